@@ -3,6 +3,7 @@
 import asyncio
 import time
 
+import libtorrent as lt
 import pytest
 from ipv8.keyvault.crypto import default_eccrypto
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, Circuit, Hop
@@ -25,7 +26,8 @@ from tunnel_pool.torrent.announces.announcer import (
     NoCircuitError,
 )
 from tunnel_pool.torrent.announces.choice import Life
-from tunnel_pool.torrent.announces.udp_trackers import AGAIN_S, STARTED, STOPPED, event_of, infohash_of, with_event
+from tunnel_pool.torrent.announces.pace import Event
+from tunnel_pool.torrent.announces.udp_trackers import AGAIN_S, event_of, infohash_of, with_event
 
 LIFE = Life(max_s=1000, max_bytes=1 << 30)
 TRACKER, PEER = encode_address("tracker.example", 80), encode_address("9.9.9.9", 6881)
@@ -206,10 +208,70 @@ async def test_what_a_tracker_was_told_before_is_taken_back_first(world):
     world.tunnels.sent.clear()
     world.announcer.came(1, encode_address("4.4.4.4", 80), bytes(4) + asked[-4:] + b"given 3.")
     told = [(over, event_of(sent), sent[:8], sent[96:98]) for over, _, sent in world.tunnels.sent]
-    assert told == [(1, STOPPED, b"given 3.", b"\x0f\xa0"), (2, STARTED, b"given 2.", b"\x13\x88")]
+    assert told == [(1, Event.STOPPED, b"given 3.", b"\x0f\xa0"), (2, Event.STARTED, b"given 2.", b"\x13\x88")]
     assert world.session.is_told([infohash_of(world.tunnels.sent[1][2])], ("udp", "tracker.example", 80))
-    stopped = world.announcer.ask(TRACKER, with_event(announce(b"given 2."), STOPPED))
+    stopped = world.announcer.ask(TRACKER, with_event(announce(b"given 2."), Event.STOPPED))
     assert (stopped.circuit_id, [each.circuit_id for each in stopped.sent]) == (2, [2])
+
+
+async def test_what_comes_sooner_than_an_http_tracker_allows_gets_its_last_answer(world):
+    world.tunnels.add(1, by_http=True)
+    found(world, {1: 4000})
+    begun = HTTP.replace(b"?", b"?event=started&")
+    waits = asyncio.create_task(world.announcer.http_request(HTTP_TRACKER, begun))
+    await asyncio.sleep(0)
+    world.look()
+    assert (await waits).asked == (begun.replace(b"port=1", b"port=4000"), 1)
+    answer = http_answer({b"interval": 1800, b"min interval": 900, b"peers": b"abcdef"})
+    world.announcer.request_answered(HTTP_TRACKER, begun, answer)
+    world.now_s += 100.5
+    for request in (HTTP, begun):
+        assert await world.announcer.http_request(HTTP_TRACKER, request) == http_answer(
+            {b"interval": 800, b"min interval": 800, b"peers": b"abcdef"}
+        )
+    done = HTTP.replace(b"?", b"?event=completed&")
+    assert (await world.announcer.http_request(HTTP_TRACKER, done)).asked.circuit_id == 1
+    world.now_s += 800
+    usual = (await world.announcer.http_request(HTTP_TRACKER, begun)).asked.request
+    assert usual == HTTP.replace(b"port=1", b"port=4000"), "it has begun long ago"
+
+
+async def test_a_tracker_hears_nothing_of_a_torrent_that_has_lost_its_circuit_and_goes_on(world):
+    world.tunnels.add(1, by_http=True)
+    found(world, {1: 4000})
+    waits = asyncio.create_task(world.announcer.http_request(HTTP_TRACKER, HTTP))
+    await asyncio.sleep(0)
+    world.look()
+    await waits
+    del world.tunnels.circuits[1]
+    world.announcer.circuit_removed(1)
+    stopped = HTTP.replace(b"?", b"?event=stopped&")
+    world.announcer.is_reachable = lambda: False
+    assert isinstance(await world.announcer.http_request(HTTP_TRACKER, stopped), bytes)
+    world.announcer.is_reachable = lambda: True
+    world.tunnels.add(2, by_http=True)
+    world.look()
+    assert (await world.announcer.http_request(HTTP_TRACKER, stopped)).asked.circuit_id == 2
+
+
+async def test_what_comes_sooner_than_a_udp_tracker_is_asked_gets_its_last_answer(world):
+    world.tunnels.add(1)
+    found(world, {1: 4000})
+    ((_, (_, sent)),) = connected(world, 1, announce(b"given 1."))
+    answer = bytes((0, 0, 0, 1)) + sent[12:16] + (1800).to_bytes(4, "big") + bytes(8) + b"abcdef"
+    origin = encode_address("4.4.4.4", 80)
+    assert world.announcer.came(1, origin, answer) == (answer,)
+    world.now_s += 20
+    again = with_event(announce(b"given 2."), Event.NONE, b"newt")
+    turn = world.announcer.ask(TRACKER, again)
+    assert turn == (1, [], (origin, bytes((0, 0, 0, 1)) + b"newt" + bytes((0, 0, 0, 40)) + bytes(8) + b"abcdef"))
+    world.now_s += 40
+    assert world.announcer.ask(TRACKER, again).sent
+
+
+def http_answer(body):
+    encoded = lt.bencode(body)
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(encoded) + encoded
 
 
 def connected(world, circuit_id, announced):
@@ -238,10 +300,10 @@ async def test_all_questions_take_it_and_announces_have_its_port(world):
     world.tunnels.add(2)
     found(world, {2: 4000})
     asked = world.announcer.ask(TRACKER, CONNECT)
-    assert asked == (2, [(2, (TRACKER, CONNECT))])
+    assert asked == (2, [(2, (TRACKER, CONNECT))], None)
     known = world.announcer.came(2, encode_address("4.4.4.4", 80), bytes(4) + b"tran" + b"real id!")[0][8:]
     asked = world.announcer.ask(TRACKER, announce(known))
-    assert asked == (2, [(2, (TRACKER, announce(b"real id!", port=4000)))])
+    assert asked == (2, [(2, (TRACKER, announce(b"real id!", port=4000)))], None)
     assert world.announcer.ask(PEER, announce()) is None  # a uTP packet that looks like a question
     assert world.announcer.ask(PEER, DATA) is None
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from enum import Enum, auto
 from functools import partial
-from typing import NamedTuple
 
 from ipv8.messaging.anonymization.tunnel import CIRCUIT_STATE_READY, CIRCUIT_TYPE_DATA, PEER_FLAG_EXIT_BT, Circuit
 
@@ -35,7 +34,14 @@ from tunnel_pool.torrent.announces.questions import (
 )
 from tunnel_pool.torrent.announces.silent_trackers import SilentTrackers
 from tunnel_pool.torrent.announces.tellings import Found, Tellings
-from tunnel_pool.torrent.announces.tracker_questions import HttpQuestion, HttpQuestions, HttpTurn, Sent, UdpQuestions
+from tunnel_pool.torrent.announces.tracker_questions import (
+    HttpQuestion,
+    HttpQuestions,
+    HttpTurn,
+    Sent,
+    UdpQuestions,
+    UdpTurn,
+)
 from tunnel_pool.torrent.announces.udp_trackers import Datagram
 from tunnel_pool.torrent.anonymous_torrents import TrackerPlace
 
@@ -66,13 +72,6 @@ class Came(Enum):
     STRANGER = auto()  # it begins a connection
 
 
-class Asked(NamedTuple):
-    """Says over which circuit the answer to a question comes, and what is sent in its place."""
-
-    circuit_id: int
-    sent: list[Sent]
-
-
 class Announcer:
     """Leads one session's questions, from `start` until `end`."""
 
@@ -89,6 +88,7 @@ class Announcer:
         self._session = session
         self._life = life
         self._clock = clock
+        self.is_reachable: Callable[[], bool] = lambda: True  # whether torrents may reach anybody now
         self._nodes = Nodes()
         self._dht_asked = Newest[bytes, None](MAX_DHT_ASKED)
         self._tellings = Tellings()
@@ -153,7 +153,7 @@ class Announcer:
 
     # What libtorrent asks
 
-    def ask(self, destination: bytes, payload: bytes) -> Asked | None:
+    def ask(self, destination: bytes, payload: bytes) -> UdpTurn | None:
         """Return what is sent, and over which circuit; None for what is no question.
 
         Raises NoCircuitError for a question that can't be asked now.
@@ -165,9 +165,9 @@ class Announcer:
         circuit_id = self._circuit_now()
         if question is Question.DHT:
             self._dht_asked[destination] = None
-            return Asked(circuit_id, [Sent(circuit_id, Datagram(destination, payload))])
+            return UdpTurn(circuit_id, [Sent(circuit_id, Datagram(destination, payload))], None)
         may_connect = self._is_settled(circuit_id)
-        return Asked(*self._udp.ask(circuit_id, Datagram(destination, payload), may_connect=may_connect))
+        return self._udp.ask(circuit_id, Datagram(destination, payload), self._clock(), may_connect=may_connect)
 
     def _is_tracker(self, destination: bytes) -> bool:
         """Return whether a destination is a UDP tracker, and not a peer whose uTP packet looks like a question."""
@@ -183,13 +183,16 @@ class Announcer:
             raise NoCircuitError
         return circuit_id
 
-    async def http_request(self, tracker: Address, request: bytes) -> HttpTurn:
-        """Return what is asked in the place of an HTTP request, once it is known where torrents are found."""
+    async def http_request(self, tracker: Address, request: bytes) -> HttpTurn | bytes:
+        """Return what is asked in the place of an HTTP request, once it is known where torrents are found.
+
+        Bytes are the answer to an announce that the tracker does not get.
+        """
         if http_trackers.infohash_of(request) is None:
             return HttpTurn(None, HttpQuestion(request, None))
         self._wants_requests = True
-        if (last := self._http.last(tracker, request)) is not None:
-            return HttpTurn(None, last)
+        if (turn := self._http.at_once(tracker, request, self._clock())) is not None:
+            return turn
         if self._requesting() is None:
             await self._until_settled()
         return self._http.told(tracker, request, self._requesting(waits=False))
@@ -198,6 +201,10 @@ class Announcer:
         """Hear how an HTTP request over this circuit ended: where its exit is silent, the next ones take another."""
         if circuit_id in self._watched:
             self._silent.ended(tracker, circuit_id, is_answered=is_answered)
+
+    def request_answered(self, tracker: Address, request: bytes, response: bytes) -> None:
+        """Hear what libtorrent gets for an HTTP request of its own."""
+        self._http.answered(tracker, request, response, self._clock())
 
     # What comes in
 
@@ -219,6 +226,7 @@ class Announcer:
             return Came.TAKEN if is_known or origin[0] != AddressType.IPV4 else Came.STRANGER
         if not may_be_trackers(payload):
             return Came.TAKEN  # libtorrent would answer a stray uTP packet over whatever circuit
+        self._udp.answered(Datagram(origin, payload), self._clock())
         answer = self._udp.connections.answered(circuit_id, payload)
         for question in answer.sent:
             for over, datagram in self._udp.told(circuit_id, question):

@@ -4,8 +4,10 @@ import re
 from urllib.parse import unquote_to_bytes
 
 from tunnel_pool.torrent.announces.account import Account
+from tunnel_pool.torrent.announces.pace import Event
 
-STARTED, STOPPED = b"started", b"stopped"
+_EVENTS = {b"completed": Event.COMPLETED, b"started": Event.STARTED, b"stopped": Event.STOPPED}
+_WORDS = {event: word for word, event in _EVENTS.items()}
 _LINE_END = b"\r\n"
 _EVENT = re.compile(rb"(?<=[?&])event=([^&\s#]*)&?")
 _PARAMETER = re.compile(rb"(?<=[?&])(info_hash|port|uploaded|downloaded|key)=([^&\s#]*)")
@@ -19,16 +21,16 @@ def infohash_of(request: bytes) -> bytes | None:
     return unquote_to_bytes(values[b"info_hash"])
 
 
-def event_of(request: bytes) -> bytes:
-    """Return what an announce tells of, empty for a usual one."""
+def event_of(request: bytes) -> Event:
     found = _EVENT.search(request.partition(_LINE_END)[0])
-    return found[1] if found else b""
+    return _EVENTS.get(found[1], Event.NONE) if found else Event.NONE
 
 
-def with_event(request: bytes, event: bytes) -> bytes:
+def with_event(request: bytes, event: Event) -> bytes:
     """Return an announce that tells of this event, and of no other."""
     line, end, headers = request.partition(_LINE_END)
-    return _EVENT.sub(b"", line).replace(b"?", b"?event=%s&" % event, 1) + end + headers
+    parameter = b"" if event is Event.NONE else b"event=%s&" % _WORDS[event]
+    return _EVENT.sub(b"", line).replace(b"?", b"?" + parameter, 1) + end + headers
 
 
 def rewritten(request: bytes, port: int | None, account: Account | None) -> bytes:

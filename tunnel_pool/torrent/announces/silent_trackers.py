@@ -5,8 +5,8 @@ An exit hands no answer on that is no tracker's (404, HTML), so that a tracker t
 
 from dataclasses import dataclass, field
 
-from tunnel_pool.contract import Address
 from tunnel_pool.overlay.ground.pacing import Newest
+from tunnel_pool.torrent.announces.outside import Address
 
 MAX_SILENT = 1024
 MANY_SILENT = 5  # trackers without an answer over a circuit over which others had answered

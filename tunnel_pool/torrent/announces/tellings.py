@@ -35,6 +35,9 @@ class Where(Protocol):
     def is_ready(self, circuit_id: int) -> bool:
         """Return whether a circuit can be sent over."""
 
+    def is_reachable(self) -> bool:
+        """Return whether anybody can be reached over the lane now."""
+
     def account_of(self, infohash: bytes) -> Account | None:
         """Return the account of the torrent that is announced by this hash; None leaves everything as it is."""
 
@@ -57,6 +60,11 @@ class Tellings:
         before = self._last.get((infohash, tracker))
         self._last[infohash, tracker] = now
         return before if before is not None and before.found != now.found else None
+
+    def last(self, infohash: bytes, tracker: TrackerPlace) -> Found | None:
+        """Return where a tracker was told last that a torrent is found."""
+        before = self._last.get((infohash, tracker))
+        return before.found if before is not None else None
 
     def stopped(self, infohash: bytes, tracker: TrackerPlace) -> Found | None:
         """Forget a torrent that stops; return where it was found, which is where it has to say so."""

@@ -5,6 +5,7 @@ response that was made here: known keys alone, peers as addresses alone, in the 
 """
 
 import ipaddress
+import math
 from typing import Any
 from urllib.parse import urljoin
 
@@ -14,7 +15,9 @@ from tunnel_pool.overlay.requests.bencode import is_bencoded
 from tunnel_pool.overlay.requests.http_answers import REDIRECTIONS, read_whole
 from tunnel_pool.torrent.anonymous_torrents import is_allowed_tracker
 
+LEAST_S = 30  # where a tracker does not say how often it may be asked; libtorrent takes this
 MAX_PEERS = 1000
+_HEAD_END = b"\r\n\r\n"
 MAX_TEXT_BYTES = 500
 MAX_SCRAPED = 100
 _NUMBERS = (b"interval", b"min interval", b"complete", b"incomplete", b"downloaded")
@@ -51,6 +54,27 @@ def rewritten(response: bytes, url: str) -> bytes:
     if not isinstance(decoded, dict):
         raise AnswerRefusedError("not a tracker's answer")
     return _response(b"200 OK", lt.bencode(_known(decoded)))
+
+
+def least_s(response: bytes) -> float | None:
+    """Return how long a tracker wants to be left alone, by what `rewritten` made of its answer; None: it refused."""
+    answer: Any = lt.bdecode(response.partition(_HEAD_END)[2])
+    if not isinstance(answer, dict) or b"failure reason" in answer:
+        return None
+    return float(answer.get(b"min interval", LEAST_S))
+
+
+def again(response: bytes, left_s: float) -> bytes:
+    """Return an answer as that to an announce which comes too soon."""
+    answer: Any = lt.bdecode(response.partition(_HEAD_END)[2])
+    left = {b"interval": math.ceil(left_s), b"min interval": math.ceil(left_s)}
+    return _response(b"200 OK", lt.bencode({**answer, **left}))
+
+
+def nobody() -> bytes:
+    """Return an answer without peers."""
+    answer: dict[bytes, Any] = {b"interval": 1800, b"peers": b""}
+    return _response(b"200 OK", lt.bencode(answer))
 
 
 def _response(status: bytes, body: bytes, header: bytes = b"") -> bytes:

@@ -13,6 +13,7 @@ which stands for it over this circuit alone; in the place of any other that libt
 new one.
 """
 
+import math
 import struct
 from collections import deque
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 
 from tunnel_pool.overlay.ground.pacing import Newest
 from tunnel_pool.torrent.announces.account import Account
+from tunnel_pool.torrent.announces.pace import Event
 from tunnel_pool.torrent.announces.questions import CONNECT_BYTES, CONNECT_START, LEAST_ANNOUNCE_BYTES
 
 CONNECTION_BYTES = 8
@@ -32,7 +34,10 @@ _KEY = struct.Struct("!I")
 _TOTALS = struct.Struct("!QQQ")  # downloaded, left, uploaded
 _EVENT = struct.Struct("!I")
 _TOTALS_AT, _EVENT_AT, _KEY_AT, _PORT_AT = 56, 80, 88, 96
-NO_EVENT, STARTED, STOPPED = 0, 2, 3
+EVENTS = (Event.NONE, Event.COMPLETED, Event.STARTED, Event.STOPPED)
+ANNOUNCED = (1).to_bytes(4, "big")  # the action of an answer to an announce
+LEAST_S = 60.0  # such a tracker does not say how often it may be asked; libtorrent takes this
+_ANSWERED_AT, _INTERVAL_AT = slice(4, 8), slice(8, 12)
 MAX_KNOWN = 1024  # of each kind; trackers are as many as torrents name
 MAX_HELD = 1024  # questions, or torrents, that wait for one connection id
 AGAIN_S = (1.0, 3.0, 7.0)  # when a tracker is asked again that did not answer; libtorrent asks after 15 s
@@ -46,15 +51,30 @@ def transaction_of(question: bytes) -> bytes:
     return question[_TRANSACTION_AT]
 
 
-def event_of(announce: bytes) -> int:
+def transaction_of_answer(answer: bytes) -> bytes:
+    return answer[_ANSWERED_AT]
+
+
+def event_of(announce: bytes) -> Event:
+    """Return what an announce tells of; a number that none has counts as none."""
     event: int = _EVENT.unpack_from(announce, _EVENT_AT)[0]
-    return event
+    return EVENTS[event] if event < len(EVENTS) else Event.NONE
 
 
-def with_event(announce: bytes, event: int, transaction: bytes | None = None) -> bytes:
+def answer_again(answer: bytes, transaction: bytes, left_s: float) -> bytes:
+    """Return a tracker's answer to an announce as that to another one, which comes too soon."""
+    again = bytearray(answer)
+    again[_ANSWERED_AT], again[_INTERVAL_AT] = transaction, math.ceil(left_s).to_bytes(4, "big")
+    return bytes(again)
+
+
+NOBODY = ANNOUNCED + bytes(16)  # an answer without peers
+
+
+def with_event(announce: bytes, event: Event, transaction: bytes | None = None) -> bytes:
     """Return an announce that tells of this event, as another transaction where one is given."""
     told = bytearray(announce)
-    _EVENT.pack_into(told, _EVENT_AT, event)
+    _EVENT.pack_into(told, _EVENT_AT, EVENTS.index(event))
     if transaction is not None:
         told[_TRANSACTION_AT] = transaction
     return bytes(told)
@@ -151,7 +171,7 @@ class Connections:
         """Take what a tracker may have answered over a circuit."""
         if len(payload) != CONNECT_BYTES or not payload.startswith(_CONNECTED):
             return Answer((payload,))
-        transaction, given = payload[4:8], payload[8:]
+        transaction, given = transaction_of_answer(payload), payload[8:]
         asked = self._asking.pop((circuit_id, transaction), None)
         if asked is None:
             return Answer()

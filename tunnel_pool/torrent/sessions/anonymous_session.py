@@ -122,6 +122,7 @@ class AnonymousSessions(Generic[S]):
         dispatcher.on_guest = transports.guest_came
         dispatcher.is_http_tracker = session.is_http_tracker
         readiness = Readiness(self._tunnels, dispatcher)
+        announcer.is_reachable = lambda: readiness.ready_s is not None
         opened = AnonymousSession(session, server, dispatcher, readiness, transports, announcer, entering)
         self._opened[lane] = opened
         self._connect()

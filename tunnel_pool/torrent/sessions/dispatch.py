@@ -115,6 +115,8 @@ class Dispatcher:
             self._clients.asked(asked.circuit_id, address, association.id)
             for circuit_id, datagram in asked.sent:
                 self._tunnels.send_datagram(circuit_id, *datagram)
+            if asked.answer is not None:
+                association.send(*asked.answer)
             return
         if self._carrier is not None and self._carrier.take(association, address, payload):
             return
@@ -163,9 +165,11 @@ class Dispatcher:
 
     async def http_request(self, address: Socks5Address, request: bytes) -> bytes:
         tracker, announcer = address[1:], self.announcer
-        turn = HttpTurn(None, HttpQuestion(request, None))
+        turn: HttpTurn | bytes = HttpTurn(None, HttpQuestion(request, None))
         if announcer is not None:
             turn = await announcer.http_request(tracker, request)
+        if isinstance(turn, bytes):
+            return turn
         if turn.taken_back is not None:
             with contextlib.suppress(HttpError, TimeoutError):
                 await asyncio.wait_for(self._perform(tracker, turn.taken_back), TAKEN_BACK_S)
@@ -173,7 +177,10 @@ class Dispatcher:
             response = await self._perform(tracker, turn.asked)
             if announcer is not None:
                 announcer.request_ended(tracker, turn.asked.circuit_id, is_answered=True)
-            return rewritten(response, _url_of(address, request))
+            answer = rewritten(response, _url_of(address, request))
+            if announcer is not None:
+                announcer.request_answered(tracker, request, answer)
+            return answer
         except HttpError as error:
             self.drops[DropReason.HTTP_REQUEST_FAILED] += 1
             if announcer is not None:

@@ -17,11 +17,11 @@ from tunnel_pool.sandbox.lockdown import Lockdown
 from tunnel_pool.steering.group import open_here
 from tunnel_pool.system.priority import with_yielding_threads
 from tunnel_pool.torrent.announces.account import Account
-from tunnel_pool.torrent.announces.last_announces import Announce, LastAnnounces
 from tunnel_pool.torrent.announces.reannounces import IsTold, Reannounces
 from tunnel_pool.torrent.announces.trackers import trackers_of
 from tunnel_pool.torrent.anonymous_torrents import TrackerPlace, tracker_place
 from tunnel_pool.torrent.metainfo import hidden_hashes_of
+from tunnel_pool.torrent.sessions.last_announces import Announce, LastAnnounces
 from tunnel_pool.torrent.sessions.lost_peers import drop_and_forget, drop_and_reconnect, is_end_to_end
 from tunnel_pool.torrent.sessions.session_settings import all_alike, transport_settings
 from tunnel_pool.torrent.sessions.transport import Transport
