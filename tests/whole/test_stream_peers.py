@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import socket
+import time
 from contextlib import asynccontextmanager, suppress
 
 import libtorrent as lt
@@ -64,10 +65,15 @@ def torrent_with(opened, folder, **more):
     return path
 
 
+BY_TCP = {"enable_incoming_utp": False, "enable_outgoing_utp": False}
+BY_UTP = {"enable_incoming_tcp": False, "enable_outgoing_tcp": False}
+ENCRYPTED = dict.fromkeys(("in_enc_policy", "out_enc_policy"), int(lt.enc_policy.forced))
+
+
 @asynccontextmanager
-async def tcp_peer(opened):
-    """Run a libtorrent seeder that speaks TCP alone, and yield its address."""
-    settings = {**seeder_settings(host := unused_host()), "enable_incoming_utp": False, "enable_outgoing_utp": False}
+async def plain_peer(opened, **more):
+    """Run a libtorrent seeder, and yield its address."""
+    settings = {**seeder_settings(host := unused_host()), **more}
     session = open_session(settings)
     parameters = lt.load_torrent_file(str(opened.torrent))
     parameters.save_path = str(opened.file.parent)
@@ -86,10 +92,22 @@ async def tcp_peer(opened):
 
 @pytest.mark.parametrize("hops", HOPS)
 async def test_a_peer_that_speaks_tcp_alone(hops, tmp_path):
-    async with swarm(hops) as opened, tcp_peer(opened) as (peer, handle):
+    async with swarm(hops) as opened, plain_peer(opened, **BY_TCP) as (peer, handle):
         report = await downloads(opened, tmp_path, opened.torrent, hops, f"--peer={peer}")
         assert streams(report) > 0
         assert {info.ip[0] for info in handle.get_peer_info()} <= {exit_.host for exit_ in opened.exits}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hops", [1, 2])
+@pytest.mark.parametrize("settings", [ENCRYPTED, ENCRYPTED | BY_UTP, BY_UTP], ids=["encrypted", "both", "utp"])
+async def test_a_peer_that_requires_encryption_or_utp_though_another_says_nothing(settings, hops, tmp_path):
+    silent = await asyncio.start_server(lambda reader, writer: None, unused_host(), 0)
+    host, port = silent.sockets[0].getsockname()
+    async with silent, swarm(hops) as opened, plain_peer(opened, **settings) as (peer, _):
+        began_s = time.monotonic()
+        await downloads(opened, tmp_path, opened.torrent, hops, f"--peer={host}:{port}", f"--peer={peer}")
+        print(f"{hops} hops: {time.monotonic() - began_s:.1f} s")
 
 
 @asynccontextmanager

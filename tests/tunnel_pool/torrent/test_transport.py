@@ -7,12 +7,13 @@ from ipv8.messaging.anonymization.tunnel import CIRCUIT_TYPE_DATA
 from tests.tunnel_pool.torrent.test_dispatch import Tunnels
 from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.rpc.sync import StreamsState
-from tunnel_pool.torrent.sessions.transport import LONELY_S, UTP_ALONE, UTP_S, Transport, TransportChoice, Ways
+from tunnel_pool.torrent.sessions.transport import LONELY_S, TRIED_S, UTP_ALONE, Transport, TransportChoice, Ways
 from tunnel_pool.torrent.sessions.transport_control import AT_ONCE_S, LaneKinds, TransportControl
 
 NOW_S = 1000.0
 TCP_ALONE = Transport(tcp=True, utp=False)
 BOTH = Transport(tcp=True, utp=True)
+ALL = Transport(tcp=True, utp=True, encrypted=True)
 
 
 def chosen(**ways):
@@ -35,18 +36,20 @@ def test_other_ends_without_streams_are_met_by_utp_and_those_with_by_tcp():
     assert chosen(to_ends=True, to_silent_exits=True) == BOTH
 
 
-def test_a_torrent_that_finds_nobody_tries_utp_now_and_then():
+def test_a_torrent_that_finds_nobody_tries_utp_and_encryption_less_and_less_often():
     choice = TransportChoice()
 
     def at(seconds, *, is_lonely=True):
         return choice.choose(NOW_S + seconds, Ways(to_exits=True), is_lonely=is_lonely)
 
-    assert at(0) == at(LONELY_S - 1) == TCP_ALONE
-    assert at(LONELY_S) == at(LONELY_S + UTP_S - 1) == BOTH
-    assert at(LONELY_S + UTP_S) == TCP_ALONE
-    assert at(2 * LONELY_S + UTP_S) == BOTH
-    assert at(2 * LONELY_S + UTP_S + 1, is_lonely=False) == TCP_ALONE
-    assert at(2 * LONELY_S + UTP_S + 2) == TCP_ALONE
+    begin_s = 0.0
+    for wait_s in (*LONELY_S, LONELY_S[-1], LONELY_S[-1]):
+        assert at(begin_s) == at(begin_s + wait_s - 1) == TCP_ALONE
+        assert at(begin_s + wait_s) == at(begin_s + wait_s + TRIED_S - 1) == ALL
+        begin_s += wait_s + TRIED_S
+    assert at(begin_s + LONELY_S[-1]).utp
+    assert at(begin_s + LONELY_S[-1] + 1, is_lonely=False) == TCP_ALONE
+    assert at(begin_s + LONELY_S[-1] + 2) == TCP_ALONE
 
 
 def test_a_session_that_becomes_ready_looks_at_the_circuits_anew_and_others_then_use_that_look():

@@ -33,6 +33,8 @@ INDEX_S = 1.0  # how old the index of torrents may be
 MANY_CALLERS = 64  # some of them are gone
 CALLER_CONNECTS_S = 30.0  # how long a caller may take until he is among the peers
 CONNECTED_S = 1.0
+FEW_PEERS = 8  # of so many, each is looked at
+HALF_OPEN = lt.peer_info.connecting | lt.peer_info.handshake
 AUTHORITIES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")  # of Debian, of Fedora
 
 
@@ -195,7 +197,14 @@ class LibtorrentSession(Generic[T]):
     @property
     def is_lonely(self) -> bool:
         """Return whether a torrent wants peers and has none."""
-        return any(not torrent.is_finished and not torrent.peer_count for torrent in self._torrents.values())
+        return any(not (each.is_finished or self._has_peer(each)) for each in self._torrents.values())
+
+    @staticmethod
+    def _has_peer(torrent: SessionTorrent) -> bool:
+        """Return whether anybody has said more than nothing: libtorrent counts those that do not answer, too."""
+        if not 0 < torrent.peer_count <= FEW_PEERS:
+            return torrent.peer_count > 0
+        return any(not info.flags & HALF_OPEN for info in torrent.handle.get_peer_info())
 
     def connect_peers(self) -> None:
         """Have unfinished torrents connect to their `peers`, if fewer peers than these are connected."""
@@ -225,8 +234,7 @@ class LibtorrentSession(Generic[T]):
         now_s = time.monotonic()
         if now_s - self._connected_s > CONNECTED_S and not self._stopped:
             self._connected_s = now_s
-            half_open = lt.peer_info.connecting | lt.peer_info.handshake
-            self._connected = {info.ip for info in self._peer_infos() if not info.flags & half_open}
+            self._connected = {info.ip for info in self._peer_infos() if not info.flags & HALF_OPEN}
         return peer in self._connected
 
     def ask_dht(self) -> None:

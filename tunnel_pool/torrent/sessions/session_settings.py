@@ -169,9 +169,9 @@ def encryption_settings(encryption: Encryption) -> dict[str, Any]:
 
 
 def transport_settings(transport: Transport) -> dict[str, Any]:
-    """Return libtorrent's settings: an exit lets BitTorrent's plain handshake alone pass, so TCP tries no other."""
+    """Return libtorrent's settings; where encryption is tried and closed by an exit, a plain handshake comes next."""
     return {
         "enable_outgoing_tcp": transport.tcp,
         "enable_outgoing_utp": transport.utp,
-        "out_enc_policy": int(lt.enc_policy.disabled if transport.tcp else lt.enc_policy.enabled),
+        "out_enc_policy": int(lt.enc_policy.enabled if transport.encrypted else lt.enc_policy.disabled),
     }
