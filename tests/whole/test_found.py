@@ -3,6 +3,7 @@
 import itertools
 import shutil
 
+import libtorrent as lt
 import pytest
 
 from tests.whole.test_leaks import HARMLESS, told_by
@@ -79,6 +80,7 @@ async def test_when_the_exit_is_killed_the_seeder_is_found_again_over_another(tm
 
 async def test_a_tracker_is_told_no_more_often_than_it_allows_and_of_one_place_at_a_time(tmp_path):
     result = await seen_by("churn", 1, "http", "ours", tmp_path)
+    assert all("curl" in agent for agent in result["agents"]), "all who are anonymous look alike"
     first, second = runs_of(result["announces"])
     for at_s, event, host, port in result["announces"]:
         print(f"{at_s - result['announces'][0][0]:5.1f} s {event or '-':8} {host}:{port}")
@@ -103,6 +105,7 @@ def runs_of(announces):
 async def test_a_private_torrents_account_lasts_over_changes_of_hops_and_kill_9(source, tmp_path):
     result = await seen_by("account", 1, source, "ours", tmp_path)
     assert len(result["keys"]) == 1
+    assert source == "udp" or f"libtorrent/{lt.__version__}" in result["agents"], "private trackers want to know"
     for name, step in result["steps"].items():
         assert step["told"] == step["counted"], name
         print(f"{name}: {step['counted']} bytes up and down, told from {step['host']}")

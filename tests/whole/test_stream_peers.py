@@ -20,6 +20,7 @@ from tunnel_pool.torrent.metainfo import parse_torrent, swarm_hash_of
 from tunnel_pool.torrent.sessions.libtorrent_session import open_session
 
 SIZE_BYTES = 2 << 20
+WATCHED_S, MOST_OF_HALF_A_MINUTE = 60, 8
 HOPS = [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)]
 
 pytestmark = pytest.mark.skipif(not is_built(), reason="only the native engine carries streams")
@@ -108,6 +109,27 @@ async def test_a_peer_that_requires_encryption_or_utp_though_another_says_nothin
         began_s = time.monotonic()
         await downloads(opened, tmp_path, opened.torrent, hops, f"--peer={host}:{port}", f"--peer={peer}")
         print(f"{hops} hops: {time.monotonic() - began_s:.1f} s")
+
+
+@pytest.mark.slow
+async def test_a_peer_that_refuses_is_asked_less_and_less_often(tmp_path):
+    asked_s = []
+
+    def refuse(reader, writer):
+        asked_s.append(time.monotonic())
+        writer.close()
+
+    refusing = await asyncio.start_server(refuse, unused_host(), 0)
+    host, port = refusing.sockets[0].getsockname()
+    async with refusing, swarm(1) as opened:
+        arguments = ["--hops=1", "--workers=2", f"--save={tmp_path}", f"--state={tmp_path / 'state'}"]
+        arguments += [f"--listen={opened.client_host}:0", f"--bootstrap={','.join(map(str, opened.nodes))}"]
+        arguments += [f"--community-id={opened.community_id.hex()}", f"--peer={host}:{port}"]
+        async with command("download", opened.torrent, *arguments):
+            await until(lambda: asked_s and time.monotonic() - asked_s[0] > WATCHED_S, WATCHED_S + 30)
+    print(f"{len(asked_s)} in {WATCHED_S} s: {[round(each - asked_s[0], 1) for each in asked_s]}")
+    last = [each for each in asked_s if each > asked_s[0] + WATCHED_S / 2]
+    assert len(last) <= MOST_OF_HALF_A_MINUTE
 
 
 @asynccontextmanager

@@ -53,6 +53,14 @@ async def test_peers_from_an_http_tracker(workers, tmp_path):
         assert set(asked) <= {exit_.host for exit_ in opened.exits}
 
 
+async def test_peers_from_an_http_tracker_that_has_moved(tmp_path):
+    async with swarm() as opened, http_tracker() as (tracker, asked):
+        await announce(tracker, infohash_of(opened), opened.seeders[0])
+        asked.clear()
+        await downloads(opened, tmp_path, magnet(opened, f"http://{tracker[0]}:{tracker[1]}/moved"), workers=0)
+        assert asked
+
+
 @pytest.mark.slow
 async def test_names_of_trackers_are_resolved_at_the_exit(tmp_path):
     """`localhost` is another machine's business: with a proxy, libtorrent hands names on."""

@@ -368,6 +368,7 @@ async def watched(client, what, stack, **how):
         **result,
         "lines": result["lines"][-5:],
         "told": sorted({told.host for told in world.ours()}),
+        "agents": sorted(world.tracker.agents),
         "wrong_connection_ids": world.tracker.wrong_connection_ids,
         "elsewhere": {where: number for where, number in wire.packets.items() if not is_word_to(where, hosts)},
         "unseen": wire.dropped(),

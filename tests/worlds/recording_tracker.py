@@ -39,6 +39,7 @@ class Told(NamedTuple):
 class Tracker:
     def __init__(self):
         self.told = []
+        self.agents = set()  # the User-Agents of those who asked over HTTP
         self.at_s = []  # when each of these came (monotonic)
         self.least_s = None  # `min interval` of answers over HTTP
         self.port = 0
@@ -82,6 +83,7 @@ class Tracker:
     async def answer(self, request):
         query = urllib.parse.parse_qs(request.rel_url.raw_query_string, encoding="latin-1")
         text = {name: values[0] for name, values in query.items()}
+        self.agents.add(request.headers.get("User-Agent", "none"))
         numbers = [int(text[name]) for name in ("uploaded", "downloaded", "left")]
         key = int(text.get("key", "0"), 16)
         hashes = text["info_hash"].encode("latin-1"), text["peer_id"].encode("latin-1")

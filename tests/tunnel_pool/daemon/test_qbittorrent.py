@@ -474,6 +474,7 @@ ANSWERS = {
         (["announce/warned"], ["torrent is not known"], (1, "torrent is not known")),
         (["announce/missing", "announce/down"], ["404 Not Found", "503 Service Unavailable"], (0, "")),
         (["announce/page"], ["its answer is none of a tracker (expected value"], (0, "")),
+        (["announce/refused?key=a"], ["libtorrent asks no tracker whose address has a key"], (0, "")),
         (["elsewhere/refused"], ["libtorrent asks an address of this machine"], (0, "")),
         (["announce/refused", "announce/down"], ["unregistered torrent", "503"], (0, "")),
     ],

@@ -223,6 +223,9 @@ async def test_what_comes_sooner_than_an_http_tracker_allows_gets_its_last_answe
     world.look()
     assert (await waits).asked == (begun.replace(b"port=1", b"port=4000"), 1)
     answer = http_answer({b"interval": 1800, b"min interval": 900, b"peers": b"abcdef"})
+    world.announcer.request_answered(HTTP_TRACKER, begun, b"HTTP/1.1 302 Found\r\nLocation: http://a/\r\n\r\n")
+    world.announcer.request_answered(HTTP_TRACKER, begun, http_answer({b"failure reason": b"no"}))
+    assert (await world.announcer.http_request(HTTP_TRACKER, HTTP)).asked.circuit_id == 1
     world.announcer.request_answered(HTTP_TRACKER, begun, answer)
     world.now_s += 100.5
     for request in (HTTP, begun):

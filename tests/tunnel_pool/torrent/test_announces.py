@@ -64,6 +64,15 @@ def test_a_request_has_the_port_of_the_circuit_and_what_the_account_says():
     assert http_trackers.infohash_of(REQUEST) == b"\x01\x02ab"
 
 
+def test_a_key_or_port_of_a_trackers_own_address_stays():
+    own = REQUEST.replace(b"?passkey=uploaded=1&", b"?key=secret&port=443&")
+    told = http_trackers.rewritten(own, 6881, ACCOUNT)
+    assert told.startswith(b"GET /a/announce?key=secret&port=443&info_hash=")
+    assert b"&port=6881&" in told
+    assert b"&key=0000ABCD&" in told
+    assert http_trackers.infohash_of(b"GET /scrape?port=443&info_hash=ab HTTP/1.1\r\n\r\n") is None
+
+
 @pytest.mark.parametrize("line", [b"GET /scrape?info_hash=ab HTTP/1.1", b"GET /", b"", b"GET /?port=1&key=zz HTTP/1.1"])
 def test_what_announces_nothing_is_no_announce(line):
     assert http_trackers.infohash_of(line + b"\r\n\r\n") is None

@@ -93,6 +93,16 @@ async def test_nothing_leaves_outside_the_proxy(tmp_path):
         outside.close()
 
 
+async def test_the_tracker_of_a_torrent_that_is_gone_is_known_while_it_hears_of_its_end(tmp_path):
+    async with session_over(Consumer(), tmp_path / "resume") as (session, _):
+        session.add(parse_torrent(f"magnet:?xt=urn:btih:{INFOHASH}&tr=http://9.9.9.9:6969/announce"), tmp_path)
+        assert session.is_http_tracker("9.9.9.9", 6969)
+        session._torrents.clear()
+        session._trackers_s = 0.0  # it looks anew
+        assert session.is_http_tracker("9.9.9.9", 6969)
+        assert not session.is_udp_tracker("9.9.9.9", 6969)
+
+
 def many_files(folder):
     """Make a torrent of 5000 files, which libtorrent takes a while to look for, and return its path."""
     (folder / "many").mkdir()

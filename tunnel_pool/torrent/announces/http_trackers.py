@@ -9,13 +9,15 @@ from tunnel_pool.torrent.announces.pace import Event
 _EVENTS = {b"completed": Event.COMPLETED, b"started": Event.STARTED, b"stopped": Event.STOPPED}
 _WORDS = {event: word for word, event in _EVENTS.items()}
 _LINE_END = b"\r\n"
+_FIRST = b"info_hash="  # of the parameters that libtorrent adds to a tracker's URL
 _EVENT = re.compile(rb"(?<=[?&])event=([^&\s#]*)&?")
 _PARAMETER = re.compile(rb"(?<=[?&])(info_hash|port|uploaded|downloaded|key)=([^&\s#]*)")
 
 
 def infohash_of(request: bytes) -> bytes | None:
     """Return the infohash that a request announces; None where it asks for something else."""
-    values: dict[bytes, bytes] = dict(_PARAMETER.findall(request.partition(_LINE_END)[0]))
+    _, first, others = request.partition(_LINE_END)[0].rpartition(_FIRST)
+    values: dict[bytes, bytes] = dict(_PARAMETER.findall(b"&" + first + others))
     if not {b"info_hash", b"port"} <= values.keys():
         return None
     return unquote_to_bytes(values[b"info_hash"])
@@ -46,4 +48,5 @@ def rewritten(request: bytes, port: int | None, account: Account | None) -> byte
         return b"%s=%s" % (name, told.get(name, value))
 
     line, end, headers = request.partition(_LINE_END)
-    return _PARAMETER.sub(value_of, line) + end + headers
+    own, begin, libtorrents = line.rpartition(_FIRST)  # a private tracker's URL may have a key or port of its own
+    return own + begin + _PARAMETER.sub(value_of, libtorrents) + end + headers

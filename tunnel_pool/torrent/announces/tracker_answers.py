@@ -57,8 +57,12 @@ def rewritten(response: bytes, url: str) -> bytes:
 
 
 def least_s(response: bytes) -> float | None:
-    """Return how long a tracker wants to be left alone, by what `rewritten` made of its answer; None: it refused."""
-    answer: Any = lt.bdecode(response.partition(_HEAD_END)[2])
+    """Return how long a tracker wants to be left alone, by what `rewritten` made of its answer.
+
+    None where it refused, or named another place.
+    """
+    body = response.partition(_HEAD_END)[2]
+    answer: Any = lt.bdecode(body) if body else None
     if not isinstance(answer, dict) or b"failure reason" in answer:
         return None
     return float(answer.get(b"min interval", LEAST_S))

@@ -1,5 +1,7 @@
 """What a tracker said, or why it said nothing, in words for the owner of a torrent."""
 
+from urllib.parse import parse_qsl, urlsplit
+
 import libtorrent as lt
 
 NO_TEXT = "it answers what is no text"
@@ -7,6 +9,8 @@ MAX_CHARACTERS = 200
 # Of libtorrent's own errors (error_code.hpp): the tracker refuses, and libtorrent itself does not ask.
 _REFUSED, _NOT_ASKED = 173, 201
 _LOCAL_ALONE = "libtorrent asks an address of this machine or a local network for /announce alone"
+_LIBTORRENTS_OWN = {"info_hash", "peer_id", "port", "uploaded", "downloaded", "left", "key", "event"}  # seen with 2.1.1
+_OWN_PARAMETER = "libtorrent asks no tracker whose address has a {} of its own: give the torrent hops, or leave it out"
 _NO_ANSWER = "its answer is none of a tracker"
 
 
@@ -20,7 +24,8 @@ def refusal_of(alert: lt.tracker_error_alert) -> tuple[str, bool]:
         except UnicodeError:
             return NO_TEXT, True
     if category == lt.libtorrent_category().name() and error.value() == _NOT_ASKED:
-        return _LOCAL_ALONE, False
+        named = [name for name, _ in parse_qsl(urlsplit(alert.tracker_url()).query) if name in _LIBTORRENTS_OWN]
+        return _OWN_PARAMETER.format(named[0]) if named else _LOCAL_ALONE, False
     if category == lt.bdecode_category().name():
         return f"{_NO_ANSWER} ({_short(error.message())})", False
     return _short(error.message()), False

@@ -5,13 +5,14 @@ import ipaddress
 import os
 import ssl
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import libtorrent as lt
 
 from tunnel_pool.contract import Address
+from tunnel_pool.overlay.ground.pacing import Backoff
 from tunnel_pool.pooled.hidden_services import lookup_hash
 from tunnel_pool.sandbox.lockdown import Lockdown
 from tunnel_pool.steering.group import open_here
@@ -27,6 +28,7 @@ from tunnel_pool.torrent.sessions.session_settings import all_alike, transport_s
 from tunnel_pool.torrent.sessions.transport import Transport
 
 TRACKERS_S = 0.1
+TOLD_LAST_S = 60.0  # libtorrent tells trackers of a torrent that is gone within this time
 STOP_TRACKER_S = 5.0  # libtorrent's default for stop_tracker_timeout
 LAST_ANNOUNCES_POLL_S = 0.02
 INDEX_S = 1.0  # how old the index of torrents may be
@@ -93,9 +95,10 @@ class LibtorrentSession(Generic[T]):
     def __init__(self, settings: dict[str, Any], nice: int = 0, lockdown: Lockdown | None = None) -> None:
         """`nice`: by how much libtorrent's threads are nicer than ours; in a `lockdown` they have no other network."""
         open_in = open_here if lockdown is None else lockdown.call
-        self._trackers: set[TrackerPlace] = set()
+        self._trackers: dict[TrackerPlace, float] = {}  # when a torrent had each last
         self._trackers_s = 0.0  # when these were looked up
         self._reannounces = Reannounces()
+        self._reconnects: dict[lt.torrent_handle, Backoff] = {}  # of torrents whose `peers` are not all connected
         self._callers: dict[Address, float] = {}  # who has called, and when (monotonic)
         self._forgot_s = 0.0  # when callers that had gone were forgotten last
         self._handle_of: dict[bytes, lt.torrent_handle] = {}
@@ -186,12 +189,14 @@ class LibtorrentSession(Generic[T]):
         """Return whether a torrent has a UDP tracker at this address, or had a moment ago."""
         return ("udp", host, port) in self._tracker_places()
 
-    def _tracker_places(self) -> set[TrackerPlace]:
+    def _tracker_places(self) -> Container[TrackerPlace]:
+        """Return where the torrents' trackers are; those of one that is gone are told so."""
         now_s = time.monotonic()
         if now_s - self._trackers_s > TRACKERS_S and not self._stopped:
             self._trackers_s = now_s
             urls = [tracker["url"] for torrent in self._torrents.values() for tracker in trackers_of(torrent.handle)]
-            self._trackers = set(filter(None, map(tracker_place, urls)))
+            self._trackers |= dict.fromkeys(filter(None, map(tracker_place, urls)), now_s)
+            self._trackers = {place: at_s for place, at_s in self._trackers.items() if now_s - at_s < TOLD_LAST_S}
         return self._trackers
 
     @property
@@ -207,11 +212,24 @@ class LibtorrentSession(Generic[T]):
         return any(not info.flags & HALF_OPEN for info in torrent.handle.get_peer_info())
 
     def connect_peers(self) -> None:
-        """Have unfinished torrents connect to their `peers`, if fewer peers than these are connected."""
+        """Have unfinished torrents connect to their `peers`, if fewer peers than these are connected.
+
+        A peer that refuses sees the exit's address: it is asked less and less often, as libtorrent itself does.
+        """
+        now_s = time.monotonic()
         for torrent in self._torrents.values():
-            if not torrent.is_finished and torrent.peer_count < len(torrent.peers):
+            if torrent.is_finished or torrent.peer_count >= len(torrent.peers):
+                self._reconnects.pop(torrent.handle, None)
+                continue
+            backoff = self._reconnects.setdefault(torrent.handle, Backoff())
+            if backoff.is_due(now_s):
+                backoff.failed(now_s)
                 for peer in torrent.peers:
                     torrent.handle.connect_peer(peer)
+        if len(self._reconnects) > len(self._torrents):
+            self._reconnects = {
+                handle: backoff for handle, backoff in self._reconnects.items() if handle in self._torrents
+            }
 
     def ask_trackers(self, handle: lt.torrent_handle) -> None:
         """Ask a torrent's trackers for peers, those that have answered last and may be asked."""

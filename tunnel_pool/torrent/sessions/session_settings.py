@@ -89,7 +89,8 @@ def anonymous_settings(
         "allow_i2p_mixed": False,
         "ssl_listen": 0,
         # Send nothing that distinguishes sessions or their owners.
-        "user_agent": "",
+        # Of private torrents alone, whose trackers let no program in that they don't know; of others it says curl's.
+        "user_agent": f"libtorrent/{lt.__version__}",
         "always_send_user_agent": False,
         "announce_ip": "",
         "announce_port": 0,
@@ -107,6 +108,8 @@ def anonymous_settings(
         "enable_dht": dht,
         "dht_bootstrap_nodes": "",
         "enable_ip_notifier": False,
+        # It refuses announce URLs with a key or port of their own; an exit reaches no private network in any case.
+        "ssrf_mitigation": False,
         # Without these uTP loses datagrams in the sockets and runs at a tenth.
         "recv_socket_buffer_size": SOCKET_BUFFER_BYTES,
         "send_socket_buffer_size": SOCKET_BUFFER_BYTES,
