@@ -67,6 +67,9 @@ async def test_a_rule_adds_what_it_wants_of_a_feed_once(tmp_path):
         await here.changes.apply(list(here.library.torrents.values()), Remove())
         await read_again(here, feed)
         assert names(here) == [], "what was removed does not come back"
+        server.pages["/rss"] = feed_of(*((f"{title} again", link) for title, link in items))
+        await read_again(here, feed)
+        assert names(here) == [], "under another name either"
         server.pages["/rss"] = feed_of(*items, ("Show S02E01", MAGNET.format(4)))
         await read_again(here, feed)
         assert len(names(here)) == 1

@@ -48,7 +48,7 @@ def test_rss_with_what_trackers_add_to_it():
         ("By an enclosure", "https://t.example/1.torrent", 700),
         ("By a link", "https://t.example/2.torrent", 0),
         ("Of ezRSS", "magnet:?xt=urn:btih:abc", 900),
-        ("Of Torznab", "magnet:?xt=urn:btih:def", 800),
+        ("Of Torznab", "https://t.example/4.torrent", 800),
     ]
     first = articles[0]
     assert (first.uid, first.link, first.category) == ("1", "https://t.example/1", "TV")

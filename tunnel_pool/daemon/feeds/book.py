@@ -17,7 +17,9 @@ from tunnel_pool.daemon.outside.client import WebClient
 from tunnel_pool.daemon.outside.urls import OutsideError, Place, Way
 from tunnel_pool.daemon.rules.hops import HopRules, check_labels
 from tunnel_pool.daemon.storage.store import Store
+from tunnel_pool.overlay.ground.pacing import Newest
 
+MAX_ADDED = 10_000
 KEPT, DAMAGED = "feeds", "feeds:damaged"
 
 logger = logging.getLogger(__name__)
@@ -36,6 +38,7 @@ class FeedBook:
         self._feeds: dict[int, Feed] = {}
         self._rules: dict[str, Rule] = {}
         self._articles: dict[int, list[Article]] = {}  # the newest first
+        self._added = Newest[str, None](MAX_ADDED)  # infohashes of torrents that rules have added
 
     async def load(self) -> None:
         """Raises StoreError. What can't be read of it is set aside."""
@@ -50,6 +53,8 @@ class FeedBook:
             self._feeds[feed.number] = feed
             kept = await self._store.setting(_articles_of(feed))
             self._articles[feed.number] = (_decoded(kept, list[Article]) if kept is not None else None) or []
+        for infohash in raw.added if raw is not None else ():
+            self._added[infohash] = None
         # No number is given twice, whatever was lost: articles are kept by it.
         self._last_number = max([*self._feeds, raw.last_number if raw is not None else int(time.time())])
 
@@ -201,7 +206,7 @@ class FeedBook:
         return next(each for number in range(1, MAX_FEEDS + 2) if (each := _numbered(name, number)) not in names)
 
     async def _keep(self, feeds: Iterable[Feed], rules: Iterable[Rule]) -> None:
-        kept = Kept(feeds=list(feeds), rules=list(rules), last_number=self._last_number)
+        kept = Kept(feeds=list(feeds), rules=list(rules), last_number=self._last_number, added=list(self._added))
         await self._store.set_setting(KEPT, msgspec.json.encode(kept))
 
     async def _keep_all(self) -> None:

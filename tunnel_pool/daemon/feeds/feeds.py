@@ -234,12 +234,16 @@ class Feeds(FeedBook):
                 return
             if not matching.may_take(rule, article):
                 return  # it has taken another one of the same episode meanwhile
-            await self._changes.add(parameters, wish_of(rule))
-            article.problem, article.is_read, article.added_by = "", True, rule.name
-            matching.note_taken(rule, article, now_s)
+            infohash = str(parameters.info_hashes.get_best())
+            if infohash not in self._added:  # otherwise under another name, and its owner may have removed it
+                await self._changes.add(parameters, wish_of(rule))
+                article.added_by, self._added[infohash] = rule.name, None
+                matching.note_taken(rule, article, now_s)
+            article.problem, article.is_read = "", True
             await self._keep(self._feeds.values(), self._rules.values())
         await self._keep_articles(feed)
-        logger.info("A torrent of feed %d was added", feed.number)
+        if article.added_by:
+            logger.info("A torrent of feed %d was added", feed.number)
 
 
 async def _finished(change: Coroutine[object, object, None]) -> None:

@@ -92,6 +92,7 @@ class Kept(msgspec.Struct, kw_only=True):
     feeds: list[Feed] = []
     rules: list[Rule] = []
     last_number: int = 0
+    added: list[str] = []  # the infohashes of torrents that rules have added, the newest last
 
 
 class RawKept(msgspec.Struct):
@@ -100,3 +101,4 @@ class RawKept(msgspec.Struct):
     feeds: list[msgspec.Raw] = []
     rules: list[msgspec.Raw] = []
     last_number: int = 0
+    added: list[str] = []

@@ -146,8 +146,9 @@ def _article_of(item: Element) -> Article:
 def _torrent_url(item: Element, magnet: str, link: str) -> tuple[Element | None, str]:
     """Return where the torrent is, and the enclosure that said so, if one did.
 
-    A magnet link comes first, as nobody has to be asked for that; then what is said to be a torrent, then what may be
-    one: a feed may have pictures, too.
+    A torrent file comes first where it is one for certain, and can be fetched: it says whether it is private, and
+    until a magnet link's metadata has come, anybody may be asked for it. Then a magnet link, then what is said to be
+    a torrent, then what may be one: a feed may have pictures, too.
     """
     enclosures = [
         (
@@ -163,6 +164,9 @@ def _torrent_url(item: Element, magnet: str, link: str) -> tuple[Element | None,
     named: list[tuple[Element | None, str]] = [(None, text) for text in (magnet, *nested)]
     named += [(each, url) for each, url, _ in enclosures]
     named += [(None, link), *((None, text) for text in said)]
+    for each, url, kind in (*enclosures, (None, link, "")):
+        if _is_torrent(url, kind) and url.startswith("https://") and len(url) <= MAX_URL_CHARACTERS:
+            return each, url
     for each, text in named:
         if is_link(text) and len(text) <= MAX_MAGNET_CHARACTERS:
             return each, text.strip()
@@ -174,11 +178,6 @@ def _torrent_url(item: Element, magnet: str, link: str) -> tuple[Element | None,
     fetched += [(each, url) for each, url, kind in enclosures if kind.partition("/")[0] not in NO_TORRENTS]
     fetched.append((None, link))
     return next(((each, url) for each, url in fetched if url and len(url) <= MAX_URL_CHARACTERS), (None, ""))
-
-
-def _kind_of(enclosure: Element) -> str:
-    """Return its media type, or the kind of medium that it is (Media RSS)."""
-    return (enclosure.get("type") or enclosure.get("medium") or "").lower()
 
 
 def _is_torrent(url: str, kind: str) -> bool:

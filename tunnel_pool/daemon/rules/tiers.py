@@ -8,6 +8,7 @@ import libtorrent as lt
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.torrent.metainfo import MAX_TRACKERS
 
+MAX_SHOWN = 100
 SCHEMES = ("http", "https", "udp")
 
 
@@ -24,7 +25,8 @@ def checked(tiers: Sequence[Sequence[str]], before: Sequence[Sequence[str]]) -> 
     for url in found.keys() - known:
         parts = split_url(url) if isinstance(url, str) else None
         if parts is None or parts.scheme not in SCHEMES or not parts.hostname:
-            raise RequestError(f"invalid argument: a tracker's URL begins with one of {', '.join(SCHEMES)}")
+            what = f"{str(url)[:MAX_SHOWN]!r} is no tracker"
+            raise RequestError(f"invalid argument: {what}: a tracker's URL begins with one of {', '.join(SCHEMES)}")
     return [urls for urls in left if urls]
 
 
