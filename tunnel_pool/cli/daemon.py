@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import os
 import re
@@ -29,6 +30,7 @@ from tunnel_pool.system import systemd
 from tunnel_pool.system.deadline import ends_within
 from tunnel_pool.system.errors import UsageError, UserError
 from tunnel_pool.system.priority import MAX_NICE
+from tunnel_pool.system.proxies import Network
 from tunnel_pool.system.state import state_of_our_own
 from tunnel_pool.torrent.blocklist import read as read_blocklists
 from tunnel_pool.torrent.isolation import Isolation
@@ -121,6 +123,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         parser, "Address at which clients find the daemon; beyond loopback it needs a password (default: %(default)s)."
     )
     options.add_host_name_option(parser, "clients", "localhost and its addresses")
+    parser.add_argument(
+        "--trusted-proxy",
+        type=_networks,
+        default=[],
+        metavar="ADDRESS[,ADDRESS...]",
+        help="Reverse proxies, by address or network, whose word is taken on who asks (X-Forwarded-For) and by which "
+        "name (X-Forwarded-Host): wrong passwords are counted by client then. See docs/PROXY.md.",
+    )
     parser.add_argument(
         "--web-root",
         type=Path,
@@ -236,6 +246,14 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
             return {"ok": True, "seconds": round(time.monotonic() - started_s, 3), "torrents": 0}
 
 
+def _networks(text: str) -> list[Network]:
+    """Raises ArgumentTypeError."""
+    try:
+        return [ipaddress.ip_network(each.strip()) for each in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{error}; a proxy is named by its address or network") from None
+
+
 def options_of(arguments: argparse.Namespace) -> DaemonOptions:
     """Raises UserError."""
     secret = credentials(arguments)
@@ -253,7 +271,7 @@ def options_of(arguments: argparse.Namespace) -> DaemonOptions:
     return DaemonOptions(
         node=options.node_options(arguments),
         folder=arguments.folder.absolute() if arguments.folder is not None else None,
-        web=WebOptions(arguments.rpc, secret, tuple(arguments.host_name), arguments.web_root),
+        web=WebOptions(arguments.rpc, secret, tuple(arguments.host_name), arguments.web_root, arguments.trusted_proxy),
         sessions=SessionOptions(
             steering=arguments.steering == "auto",
             private=arguments.allow_private,

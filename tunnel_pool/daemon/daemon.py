@@ -61,7 +61,7 @@ from tunnel_pool.tunnels import NodeOptions, open_tunnels
 # The options that SIGHUP applies; the others are used at the start only.
 APPLIED = frozenset((
     "blocklist", "config", "folder", "folders-of-labels", "hops", "hops-of-folders", "hops-of-labels", "host-name",
-    "log-level", "min-free", "rpc-password-file", "rpc-user", "watch", "workers",
+    "log-level", "min-free", "rpc-password-file", "rpc-user", "trusted-proxy", "watch", "workers",
 ))  # fmt: skip
 
 BACKUP_INTERVAL_S = 3600.0

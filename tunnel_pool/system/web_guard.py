@@ -1,24 +1,38 @@
 """Keeps an aiohttp application to the rules for browsers (web_rules.py)."""
 
 from collections.abc import Callable, Collection
+from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
+from multidict import CIMultiDict, CIMultiDictProxy
 
+from tunnel_pool.system.proxies import Forwarded, Network, forwarded
 from tunnel_pool.system.web_rules import ALWAYS, SET_PAGE_COOKIE, WebRefusal, web_refusal
+
+FORWARDED: Any = web.RequestKey("forwarded", Forwarded) if hasattr(web, "RequestKey") else "forwarded"
 
 
 def keep_browser_rules(
-    app: web.Application, host_names: Callable[[], Collection[str]], pages: Collection[str] = ()
+    app: web.Application,
+    host_names: Callable[[], Collection[str]],
+    pages: Collection[str] = (),
+    proxies: Callable[[], Collection[Network]] = lambda: (),
 ) -> None:
     """Refuse names that others point at us and pages of other sites, and have each answer say so to browsers.
 
-    `pages` are the paths that a link of another site may open; what is answered there gets the page's cookie.
+    `pages` are the paths that a link of another site may open; what is answered there gets the page's cookie. What
+    these `proxies` say of a request is in `FORWARDED`.
     """
 
     @web.middleware
     async def kept(request: web.Request, handler: Handler) -> web.StreamResponse:
-        refusal = web_refusal(request.method, request.path, request.headers, host_names(), pages)
+        headers, peer = request.headers, request.transport and request.transport.get_extra_info("peername")
+        said = forwarded(headers, str(peer[0]), proxies()) if isinstance(peer, tuple) else None
+        request[FORWARDED] = said
+        if said is not None and said.host is not None:
+            headers = CIMultiDictProxy(CIMultiDict({**headers, "Host": said.host}))
+        refusal = web_refusal(request.method, request.path, headers, host_names(), pages)
         if refusal is WebRefusal.UNKNOWN_HOST:
             raise web.HTTPMisdirectedRequest(text=refusal.value)
         if refusal is not None:

@@ -13,7 +13,9 @@ from tunnel_pool.daemon.server.guard import Credentials, GuessLimit, is_authoriz
 from tunnel_pool.daemon.server.logins import Logins
 from tunnel_pool.sandbox import connections
 from tunnel_pool.system.http_server import VISITOR, RefusedError, by_address
+from tunnel_pool.system.proxies import Forwarded, is_forwarded
 from tunnel_pool.system.shares import Visitor
+from tunnel_pool.system.web_guard import FORWARDED
 from tunnel_pool.system.web_rules import ALWAYS
 
 KEY_HEADER = "X-Api-Key"  # Tribler's
@@ -24,6 +26,10 @@ _CHALLENGE = {"WWW-Authenticate": 'Basic realm="tunnel-pool"'}
 _OTHERS_USER = (
     "Without a password, the daemon serves only processes of the user that runs it. To serve others, set one with "
     "--rpc-password-file.\n"
+)
+_BY_PROXY = (
+    "A proxy has sent this on: without a password, that would let anybody in. Set one with --rpc-password-file, and "
+    "name the proxy with --trusted-proxy.\n"
 )
 
 
@@ -124,8 +130,10 @@ class Entrance:
             self._guesses.forget_known()
 
     def _check_user(self, request: web.Request) -> None:
-        """Raises HTTPUnauthorized unless a process of our own user asks, or of root."""
+        """Raises HTTPUnauthorized unless a process of our own user asks, or of root, for itself."""
         visitor: Visitor | None = request.get(VISITOR)
+        if is_forwarded(request.headers):
+            raise web.HTTPUnauthorized(text=_BY_PROXY, headers=_CHALLENGE)
         if visitor is None or not visitor.is_owner:
             raise web.HTTPUnauthorized(text=_OTHERS_USER, headers=_CHALLENGE)
 
@@ -144,10 +152,16 @@ class Entrance:
         self._guesses.know(who)
 
     def _who_guesses(self, request: web.Request) -> str:
-        """Return by what guesses are counted: the user of a connection on this machine, else the address."""
+        """Return by what guesses are counted: the user of a connection on this machine, else the address.
+
+        Of what a trusted proxy sends on, it is the address of who asked the proxy.
+        """
         visitor: Visitor | None = request.get(VISITOR)
+        said: Forwarded | None = request.get(FORWARDED)
         if visitor is None:
             return ""
+        if said is not None:
+            return f"{said.client or 'nobody that is named'}, by way of {visitor.name}"
         if visitor.is_owner:
             self._guesses.know(visitor.name)
         return visitor.name

@@ -19,6 +19,7 @@ from tunnel_pool.daemon.server.transmission.methods import Methods
 from tunnel_pool.daemon.server.transmission.session import RPC_VERSION_SEMVER
 from tunnel_pool.node.metrics import CONTENT_TYPE, exposition
 from tunnel_pool.overlay.ground.config import HostPort
+from tunnel_pool.system.proxies import Network
 from tunnel_pool.system.web_guard import keep_browser_rules
 
 logger = logging.getLogger(__name__)
@@ -39,6 +40,7 @@ class WebOptions:
     credentials: Credentials | None = None
     host_names: Collection[str] = ()  # beside localhost and addresses
     web_root: Path | None = None  # the folder of a page that speaks the RPC
+    trusted_proxies: Collection[Network] = ()  # whose word on who asks, and by which name, is taken
 
 
 def new_session_id() -> str:
@@ -48,7 +50,7 @@ def new_session_id() -> str:
 def make_app(options: Callable[[], WebOptions], entrance: Entrance) -> web.Application:
     """Return an app guarded by the options of the moment, with nothing in it yet but the page of `web_root`."""
     app = web.Application(middlewares=[_guard(options, entrance)], client_max_size=MAX_BODY_BYTES)
-    keep_browser_rules(app, lambda: options().host_names, PAGES)
+    keep_browser_rules(app, lambda: options().host_names, PAGES, lambda: options().trusted_proxies)
     if (root := options().web_root) is not None:
         _add_page(app, root)
     return app
