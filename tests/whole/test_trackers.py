@@ -1,6 +1,7 @@
 """Tests peers found through the tunnels alone, by HTTP and UDP trackers; test_leaks.py has the DHT and the wire."""
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from tests.worlds.commands import command
 from tests.worlds.network import unused_host
 from tests.worlds.swarms import OPENTRACKER, announce, http_tracker, opentracker
+from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes
 from tunnel_pool.torrent.metainfo import parse_torrent, swarm_hash_of
 
@@ -59,6 +61,20 @@ async def test_peers_from_an_http_tracker_that_has_moved(tmp_path):
         asked.clear()
         await downloads(opened, tmp_path, magnet(opened, f"http://{tracker[0]}:{tracker[1]}/moved"), workers=0)
         assert asked
+
+
+@pytest.mark.slow
+@needs_opentracker
+@pytest.mark.parametrize("scheme", ["http", "udp"])
+async def test_where_no_exit_says_its_port_trackers_are_asked_all_the_same(scheme, tmp_path):
+    """Those on the Python engine carry no streams, and there is no DHT that would see them."""
+    async with LocalSwarm(
+        SIZE_BYTES, seeders=1, exits=2, relays=0, log_level="error", engine=EngineChoice.PYTHON
+    ) as opened, opentracker(unused_host(), infohash_of(opened)) as tracker:  # fmt: skip
+        await announce(tracker, infohash_of(opened), opened.seeders[0])
+        began_s = time.monotonic()
+        await downloads(opened, tmp_path, magnet(opened, f"{scheme}://{tracker[0]}:{tracker[1]}/announce"))
+        print(f"{scheme}: {time.monotonic() - began_s:.1f} s")
 
 
 @pytest.mark.slow

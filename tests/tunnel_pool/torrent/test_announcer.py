@@ -180,6 +180,13 @@ async def test_a_port_that_nobody_says_is_not_waited_for_for_ever(world):
     assert (1, TRACKER, CONNECT) in world.tunnels.sent
 
 
+async def test_where_neither_exits_nor_a_dht_say_the_port_nobody_waits_for_it(world):
+    world.announcer.has_dht = False
+    world.tunnels.add(1)
+    assert world.announcer.ask(TRACKER, CONNECT).sent == []
+    await until(lambda: (1, TRACKER, CONNECT) in world.tunnels.sent)
+
+
 async def test_what_an_exit_says_of_its_port_is_told_until_nodes_see_another(world):
     world.tunnels.exit_ports[1] = 7000
     world.tunnels.add(1)

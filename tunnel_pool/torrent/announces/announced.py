@@ -41,6 +41,7 @@ class Watched:
     has_failed: bool = False  # no node answered over it
     exit_port: int | None = None  # as its exit says
     is_exit_asked: bool = False
+    is_exit_silent: bool = False  # whether it has been asked, and does not say it
 
     def port(self) -> int | None:
         """Return by which port others find who sends over it: nodes see what an address translation makes of it."""

@@ -88,6 +88,7 @@ class Announcer:
         self._session = session
         self._life = life
         self._clock = clock
+        self.has_dht = True  # whether DHT nodes may see where circuits are found
         self.is_reachable: Callable[[], bool] = lambda: True  # whether torrents may reach anybody now
         self._nodes = Nodes()
         self._dht_asked = Newest[bytes, None](MAX_DHT_ASKED)
@@ -264,7 +265,10 @@ class Announcer:
     def _is_settled(self, circuit_id: int) -> bool:
         """Return whether it is known where a circuit is seen, or has taken too long to find out."""
         watched = self._watched.get(circuit_id)
-        return watched is not None and (watched.port() is not None or self._clock() - watched.since_s >= HELD_S)
+        if watched is None:
+            return False
+        nobody_says_it = watched.is_exit_silent and not self.has_dht
+        return watched.port() is not None or nobody_says_it or self._clock() - watched.since_s >= HELD_S
 
     def _requesting(self, *, waits: bool = True) -> int | None:
         """Return the present circuit, if HTTP trackers are asked over it; None while it `waits` for its port."""
@@ -385,6 +389,7 @@ class Announcer:
 
     async def _ask_exit(self, circuit_id: int, watched: Watched) -> None:
         watched.exit_port = await self._tunnels.find_exit_port(circuit_id)
+        watched.is_exit_silent = watched.exit_port is None
         self.look()
 
     def _announced(self, circuit_id: int) -> None:

@@ -118,6 +118,7 @@ class AnonymousSessions(Generic[S]):
         transports = TransportControl(self._tunnels, lane, session, self._kinds)
         transports.start()
         dispatcher.announcer = announcer = Announcer(self._tunnels, lane, session, LIFE)
+        announcer.has_dht = bool(self._dht_nodes)
         announcer.start()
         dispatcher.on_guest = transports.guest_came
         dispatcher.is_http_tracker = session.is_http_tracker

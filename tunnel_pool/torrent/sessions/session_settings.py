@@ -119,6 +119,9 @@ def anonymous_settings(
         "rate_limit_ip_overhead": False,
         **ASK_ALL_TIERS,
         **OVER_CIRCUITS,
+        # Announces wait for the port that they name (announces/announcer.py), and exits have 20 s to answer.
+        "tracker_completion_timeout": 60,
+        "tracker_receive_timeout": 40,
         "connection_speed": 50,
         "tick_interval": 100,  # ms; uTP's time-outs and limits of speed are looked at in a tick
         "alert_mask": ALERTS,
