@@ -201,8 +201,6 @@ async def test_what_an_exit_says_of_its_port_is_told_until_nodes_see_another(wor
 async def test_what_a_tracker_was_told_before_is_taken_back_first(world):
     world.tunnels.add(1)
     found(world, {1: 4000})
-    told = await world.announcer.http_request(HTTP_TRACKER, HTTP)
-    assert told == (None, (HTTP, None)), "no exit makes requests"
     (first,) = connected(world, 1, announce(b"given 1."))
     assert first == (1, (TRACKER, announce(b"given 1.", port=4000)))
     world.tunnels.add(2)

@@ -1,5 +1,7 @@
-"""What an announcer knows of: the session whose torrents it announces, and each circuit that questions take."""
+"""What an announcer knows of: the session whose torrents it announces, each circuit that questions take, who waits."""
 
+import asyncio
+import contextlib
 import secrets
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -47,3 +49,26 @@ class Watched:
         """Return by which port others find who sends over it: nodes see what an address translation makes of it."""
         agreed = self.outside.agreed()
         return agreed[1] if agreed is not None else self.exit_port
+
+
+class Settling:
+    """Holds the requests that wait until it is known where torrents are found."""
+
+    def __init__(self) -> None:
+        self._waiting: list[asyncio.Future[None]] = []
+
+    async def wait(self, at_most_s: float) -> None:
+        """Return when it is known, or so much later: what is known has to do then."""
+        waiting = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiting)
+        try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(waiting, at_most_s)
+        finally:
+            self._waiting.remove(waiting)
+
+    def ended(self) -> None:
+        """Have nobody wait any longer."""
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)

@@ -22,9 +22,10 @@ from tunnel_pool.overlay.requests.http import PEER_FLAG_EXIT_HTTP
 from tunnel_pool.socks5.address import AddressType, decode_address
 from tunnel_pool.torrent.announces import http_trackers
 from tunnel_pool.torrent.announces.account import Account
-from tunnel_pool.torrent.announces.announced import AnnouncedSession, Watched
+from tunnel_pool.torrent.announces.announced import AnnouncedSession, Settling, Watched
 from tunnel_pool.torrent.announces.choice import Life, Seen, choose, is_worn
 from tunnel_pool.torrent.announces.outside import Nodes
+from tunnel_pool.torrent.announces.pace import Event
 from tunnel_pool.torrent.announces.questions import (
     Question,
     begins_connection,
@@ -96,7 +97,7 @@ class Announcer:
         self._udp = UdpQuestions(self, self._tellings, secrets.token_bytes)
         self._http = HttpQuestions(self, self._tellings)
         self._silent = SilentTrackers()
-        self._settling: list[asyncio.Future[None]] = []  # who waits until it is known where torrents are found
+        self._settling = Settling()
         self._asking: set[asyncio.Task[None]] = set()
         self._current: int | None = None
         self._next: int | None = None
@@ -194,8 +195,8 @@ class Announcer:
         self._wants_requests = True
         if (turn := self._http.at_once(tracker, request, self._clock())) is not None:
             return turn
-        if self._requesting() is None:
-            await self._until_settled()
+        if self._requesting() is None and http_trackers.event_of(request) is not Event.STOPPED:
+            await self._settling.wait(HELD_S)
         return self._http.told(tracker, request, self._requesting(waits=False))
 
     def request_ended(self, tracker: Address, circuit_id: int | None, *, is_answered: bool) -> None:
@@ -258,9 +259,8 @@ class Announcer:
         if self._next is not None and self._is_found(self._next, now_s):
             self._current, self._next = self._next, None
         self._tell(now_s)
-        for waiting in self._settling if self._requesting() is not None else ():
-            if not waiting.done():
-                waiting.set_result(None)
+        if self._requesting() is not None:
+            self._settling.ended()
 
     def _is_settled(self, circuit_id: int) -> bool:
         """Return whether it is known where a circuit is seen, or has taken too long to find out."""
@@ -276,18 +276,6 @@ class Announcer:
         if circuit is None or not self._is_able(circuit, self._http_exits()):
             return None
         return None if waits and not self._is_settled(circuit.circuit_id) else circuit.circuit_id
-
-    async def _until_settled(self) -> None:
-        """Wait until HTTP trackers can be told where torrents are found, or for HELD_S."""
-        waiting = asyncio.get_running_loop().create_future()
-        self._settling.append(waiting)
-        try:
-            async with asyncio.timeout(HELD_S):
-                await waiting
-        except TimeoutError:
-            pass  # what is known has to do
-        finally:
-            self._settling.remove(waiting)
 
     def _choose_circuits(self, now_s: float) -> None:
         http_exits = self._http_exits()
