@@ -249,9 +249,10 @@ class Connection:
                     self._stream.close()
 
     async def _request(self, address: Socks5Address, request: bytes) -> None:
-        answer = await self._server.consumer.http_request(address, request)
-        self._stream.write(answer)
-        self._stream.close()
+        try:
+            self._stream.write(await self._server.consumer.http_request(address, request))
+        finally:
+            self._stream.close()
 
     def _associate(self, client: Socks5Address) -> list[Step]:
         try:

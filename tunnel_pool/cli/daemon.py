@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import os
 import re
@@ -30,7 +29,7 @@ from tunnel_pool.system import systemd
 from tunnel_pool.system.deadline import ends_within
 from tunnel_pool.system.errors import UsageError, UserError
 from tunnel_pool.system.priority import MAX_NICE
-from tunnel_pool.system.proxies import Network
+from tunnel_pool.system.proxies import Network, networks_in
 from tunnel_pool.system.state import state_of_our_own
 from tunnel_pool.torrent.blocklist import read as read_blocklists
 from tunnel_pool.torrent.isolation import Isolation
@@ -249,7 +248,7 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
 def _networks(text: str) -> list[Network]:
     """Raises ArgumentTypeError."""
     try:
-        return [ipaddress.ip_network(each.strip()) for each in text.split(",")]
+        return networks_in(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{error}; a proxy is named by its address or network") from None
 

@@ -6,9 +6,11 @@ alone count that the operator has named.
 """
 
 import ipaddress
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 FOR, HOST = "X-Forwarded-For", "X-Forwarded-Host"
 SENT_BY_PROXIES = (FOR, HOST, "X-Forwarded-Proto", "X-Real-IP", "Forwarded")
@@ -26,27 +28,35 @@ def is_forwarded(headers: Mapping[str, str]) -> bool:
     return any(name in headers for name in SENT_BY_PROXIES)
 
 
-def forwarded(headers: Mapping[str, str], peer: str, proxies: Collection[Network]) -> Forwarded | None:
-    """Return what a proxy says of a request that came from the address `peer`; None where that is no proxy."""
-    if not _is_any_of(peer, proxies):
+def networks_in(text: str) -> list[Network]:
+    """Return the addresses and networks that are listed with commas between. Raises ValueError."""
+    return [ipaddress.ip_network(str(_address(each) or each.strip())) for each in text.split(",")]
+
+
+def forwarded(asked: Iterable[str], host: str | None, peer: str, proxies: Collection[Network]) -> Forwarded | None:
+    """Return what a proxy says of a request that came from the address `peer`; None where that is no proxy.
+
+    `asked` are all lines of X-Forwarded-For: some proxies add one of their own to those of the client. `host` is
+    X-Forwarded-Host.
+    """
+    if not _is_any_of(_address(peer), proxies):
         return None
-    asked = [each.strip() for each in headers.get(FOR, "").split(",")]
-    client = next((each for each in reversed(asked) if not _is_any_of(each, proxies)), "")
-    host = headers.get(HOST, "").partition(",")[0].strip()
-    return Forwarded(client if _is_address(client) else None, host or None)
+    on_the_way = [_address(each) for line in asked for each in line.split(",")]
+    client = next((each for each in reversed(on_the_way) if not _is_any_of(each, proxies)), None)
+    name = (host or "").partition(",")[0].strip()
+    return Forwarded(str(client) if client is not None else None, name or None)
 
 
-def _is_any_of(text: str, networks: Collection[Network]) -> bool:
-    if not _is_address(text):
-        return False
-    address = ipaddress.ip_address(text)
-    mapped = getattr(address, "ipv4_mapped", None)
-    return any((mapped or address) in network for network in networks)
+def _is_any_of(address: Address | None, networks: Collection[Network]) -> bool:
+    return address is not None and any(address in network for network in networks)
 
 
-def _is_address(text: str) -> bool:
+def _address(text: str) -> Address | None:
+    """Return an address, which may have a port behind it, or brackets around it; None for what is none."""
+    text = text.strip().strip('"')
+    with_port = re.fullmatch(r"(?:\[([^\]]+)\]|([0-9.]+))(?::\d+)?", text)
     try:
-        ipaddress.ip_address(text)
+        address = ipaddress.ip_address((with_port[1] or with_port[2]) if with_port else text)
     except ValueError:
-        return False
-    return True
+        return None
+    return getattr(address, "ipv4_mapped", None) or address

@@ -7,7 +7,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from tunnel_pool.system.proxies import Forwarded, Network, forwarded
+from tunnel_pool.system.proxies import FOR, HOST, Forwarded, Network, forwarded
 from tunnel_pool.system.web_rules import ALWAYS, SET_PAGE_COOKIE, WebRefusal, web_refusal
 
 FORWARDED: Any = web.RequestKey("forwarded", Forwarded) if hasattr(web, "RequestKey") else "forwarded"
@@ -28,10 +28,14 @@ def keep_browser_rules(
     @web.middleware
     async def kept(request: web.Request, handler: Handler) -> web.StreamResponse:
         headers, peer = request.headers, request.transport and request.transport.get_extra_info("peername")
-        said = forwarded(headers, str(peer[0]), proxies()) if isinstance(peer, tuple) else None
+        said = None
+        if isinstance(peer, tuple):
+            said = forwarded(headers.getall(FOR, []), headers.get(HOST), str(peer[0]), proxies())
         request[FORWARDED] = said
         if said is not None and said.host is not None:
-            headers = CIMultiDictProxy(CIMultiDict({**headers, "Host": said.host}))
+            named = CIMultiDict(headers)
+            named["Host"] = said.host
+            headers = CIMultiDictProxy(named)
         refusal = web_refusal(request.method, request.path, headers, host_names(), pages)
         if refusal is WebRefusal.UNKNOWN_HOST:
             raise web.HTTPMisdirectedRequest(text=refusal.value)

@@ -53,6 +53,7 @@ def test_rss_with_what_trackers_add_to_it():
     first = articles[0]
     assert (first.uid, first.link, first.category) == ("1", "https://t.example/1", "TV")
     assert (first.published_s, first.description) == (1795723200, "<b>bold</b>")
+    assert articles[3].magnet == "magnet:?xt=urn:btih:def", "for when the file can't be had"
 
 
 def test_atom():

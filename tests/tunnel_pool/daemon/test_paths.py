@@ -501,6 +501,8 @@ def test_a_file_that_comes_as_a_torrent_is_removed_is_left_by_it_until_libtorren
     left = disk.left_at([place], {}, may_come=True)  # and the process is killed after that
     (tmp_path / "a").write_bytes(b"the first blocks of a piece")
     assert disk.are_left([place], left)
+    others = [Entry(str(tmp_path / f"{number}"), 0) for number in range(2 * disk.MOST_LEFT)]
+    assert disk.are_left([place], disk.left_at([place, *others], {}, may_come=True)), "what is there is kept first"
     assert not disk.are_left([place], dict.fromkeys(left, time.time() - 2 * disk.CLOSED_WITHIN_S))
     (tmp_path / "a").unlink()
     left = disk.left_at([place], left)

@@ -1,7 +1,6 @@
 """Tests the daemon behind a reverse proxy: whose word it takes, with nginx as docs/PROXY.md configures it."""
 
 import asyncio
-import ipaddress
 import re
 import shutil
 import socket
@@ -18,9 +17,9 @@ from tunnel_pool.daemon.server.guard import GUESSES_AT_ONCE, Credentials
 from tunnel_pool.daemon.server.web import WebOptions
 from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.private_swarm.swarm import free_port
-from tunnel_pool.system.proxies import forwarded
+from tunnel_pool.system.proxies import forwarded, networks_in
 
-PROXIES = [ipaddress.ip_network(each) for each in ("127.0.0.1", "172.18.0.0/16", "fd00::/8")]
+PROXIES = networks_in("127.0.0.1, 172.18.0.0/16,fd00::/8,::ffff:10.0.0.1")
 NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin")
 RIGHT, WRONG = ({"Authorization": f"Basic {b64encode(pair).decode()}"} for pair in (b"u:right", b"u:wrong"))
 
@@ -28,18 +27,28 @@ RIGHT, WRONG = ({"Authorization": f"Basic {b64encode(pair).decode()}"} for pair 
 @pytest.mark.parametrize(
     ("peer", "headers", "said"),
     [
-        ("9.9.9.9", {"X-Forwarded-For": "1.2.3.4", "X-Forwarded-Host": "a"}, None),
-        ("127.0.0.1", {}, (None, None)),
-        ("127.0.0.1", {"X-Forwarded-For": "1.2.3.4"}, ("1.2.3.4", None)),
-        ("127.0.0.1", {"X-Forwarded-For": "6.6.6.6, 1.2.3.4, 172.18.0.9"}, ("1.2.3.4", None)),
-        ("::ffff:127.0.0.1", {"X-Forwarded-For": "2001:db8::1"}, ("2001:db8::1", None)),
-        ("fd00::1", {"X-Forwarded-For": "1.2.3.4, nobody"}, (None, None)),
-        ("127.0.0.1", {"X-Forwarded-Host": "seed.example, other"}, (None, "seed.example")),
-        ("", {"X-Forwarded-For": "1.2.3.4"}, None),
+        ("9.9.9.9", (["1.2.3.4"], "a"), None),
+        ("127.0.0.1", ([], None), (None, None)),
+        ("127.0.0.1", (["1.2.3.4"], None), ("1.2.3.4", None)),
+        ("127.0.0.1", (["6.6.6.6, 1.2.3.4, 172.18.0.9"], None), ("1.2.3.4", None)),
+        ("127.0.0.1", (["6.6.6.6", "1.2.3.4"], None), ("1.2.3.4", None)),
+        ("127.0.0.1", (["6.6.6.6, 1.2.3.4:5678"], None), ("1.2.3.4", None)),
+        ("127.0.0.1", (['6.6.6.6, "[2001:db8::1]:443"'], None), ("2001:db8::1", None)),
+        ("::ffff:127.0.0.1", (["2001:db8::1"], None), ("2001:db8::1", None)),
+        ("10.0.0.1", (["::ffff:1.2.3.4"], None), ("1.2.3.4", None)),
+        ("fd00::1", (["1.2.3.4, nobody"], None), (None, None)),
+        ("127.0.0.1", ([], "seed.example, other"), (None, "seed.example")),
+        ("", (["1.2.3.4"], None), None),
     ],
 )
 def test_the_word_of_named_proxies_alone_counts_and_the_last_who_asked_them(peer, headers, said):
-    assert forwarded(headers, peer, PROXIES) == said
+    assert forwarded(*headers, peer, PROXIES) == said
+
+
+@pytest.mark.parametrize("text", ["", "proxy.example", "10.0.0.0/33", "10.0.0.1/8"])
+def test_what_names_no_proxy(text):
+    with pytest.raises(ValueError, match=r"network|host bits"):
+        networks_in(text)
 
 
 @asynccontextmanager

@@ -27,6 +27,8 @@ from tunnel_pool.torrent.announces.announcer import (
 )
 from tunnel_pool.torrent.announces.choice import Life
 from tunnel_pool.torrent.announces.pace import Event
+from tunnel_pool.torrent.announces.tracker_answers import MAX_REMEMBERED, MOST_S
+from tunnel_pool.torrent.announces.tracker_questions import TAKEN_BACK_S
 from tunnel_pool.torrent.announces.udp_trackers import AGAIN_S, event_of, infohash_of, with_event
 
 LIFE = Life(max_s=1000, max_bytes=1 << 30)
@@ -36,6 +38,10 @@ NODES = [node(number) for number in range(1, 5)]
 SYN, DATA = b"\x41\0" + bytes(18), b"\x01\0" + bytes(18)
 HTTP_TRACKER = ("tracker.example", 6969)
 HTTP = b"GET /announce?info_hash=ab&port=1&uploaded=0&downloaded=0&key=1 HTTP/1.1\r\n\r\n"
+
+
+def with_http_event(event):
+    return HTTP.replace(b" HTTP/", b"&event=%s HTTP/" % event.encode())
 
 
 class Tunnels:
@@ -198,7 +204,15 @@ async def test_what_an_exit_says_of_its_port_is_told_until_nodes_see_another(wor
     assert world.announcer.port == 4000
 
 
-async def test_what_a_tracker_was_told_before_is_taken_back_first(world):
+def told(world):
+    announces = (
+        (over, sent) for over, _, sent in world.tunnels.sent if len(sent) >= 98
+    )  # fmt: skip
+    return [(over, event_of(sent), sent[:8], sent[96:98]) for over, sent in announces]
+
+
+@pytest.mark.parametrize("heard", ["answered", "gone", "silent"])
+async def test_what_a_tracker_was_told_before_is_taken_back_first(heard, world):
     world.tunnels.add(1)
     found(world, {1: 4000})
     (first,) = connected(world, 1, announce(b"given 1."))
@@ -207,14 +221,24 @@ async def test_what_a_tracker_was_told_before_is_taken_back_first(world):
     world.tunnels.circuits[1].creation_time -= 900
     world.look()
     world.look(seen={2: 5000}, later_s=ANNOUNCE_S)
-    assert not world.session.is_told([bytes(range(20))], ("udp", "tracker.example", 80))
+    assert not world.session.is_told([b"h" * 20], "udp://tracker.example:80/announce")
     ((circuit_id, (_, asked)),) = connected(world, 2, announce(b"given 2."))
     assert (circuit_id, asked[:-4]) == (1, CONNECT_START), "the id that was given for the first circuit is old"
     world.tunnels.sent.clear()
     world.announcer.came(1, encode_address("4.4.4.4", 80), bytes(4) + asked[-4:] + b"given 3.")
-    told = [(over, event_of(sent), sent[:8], sent[96:98]) for over, _, sent in world.tunnels.sent]
-    assert told == [(1, Event.STOPPED, b"given 3.", b"\x0f\xa0"), (2, Event.STARTED, b"given 2.", b"\x13\x88")]
-    assert world.session.is_told([infohash_of(world.tunnels.sent[1][2])], ("udp", "tracker.example", 80))
+    ((_, _, taken_back),) = world.tunnels.sent
+    assert told(world) == [(1, Event.STOPPED, b"given 3.", b"\x0f\xa0")]
+    if heard == "answered":
+        world.announcer.came(1, encode_address("4.4.4.4", 80), bytes((0, 0, 0, 1)) + taken_back[12:16] + bytes(12))
+    elif heard == "gone":
+        world.announcer.circuit_removed(1)
+    else:
+        world.announcer.look()
+        assert len(world.tunnels.sent) == 1
+        world.now_s += TAKEN_BACK_S
+        world.announcer.look()
+    assert told(world)[1:2] == [(2, Event.STARTED, b"given 2.", b"\x13\x88")]
+    assert world.session.is_told([infohash_of(world.tunnels.sent[1][2])], "udp://tracker.example:80/announce")
     stopped = world.announcer.ask(TRACKER, with_event(announce(b"given 2."), Event.STOPPED))
     assert (stopped.circuit_id, [each.circuit_id for each in stopped.sent]) == (2, [2])
 
@@ -222,7 +246,7 @@ async def test_what_a_tracker_was_told_before_is_taken_back_first(world):
 async def test_what_comes_sooner_than_an_http_tracker_allows_gets_its_last_answer(world):
     world.tunnels.add(1, by_http=True)
     found(world, {1: 4000})
-    begun = HTTP.replace(b"?", b"?event=started&")
+    begun = with_http_event("started")
     waits = asyncio.create_task(world.announcer.http_request(HTTP_TRACKER, begun))
     await asyncio.sleep(0)
     world.look()
@@ -230,18 +254,37 @@ async def test_what_comes_sooner_than_an_http_tracker_allows_gets_its_last_answe
     answer = http_answer({b"interval": 1800, b"min interval": 900, b"peers": b"abcdef"})
     world.announcer.request_answered(HTTP_TRACKER, begun, b"HTTP/1.1 302 Found\r\nLocation: http://a/\r\n\r\n")
     world.announcer.request_answered(HTTP_TRACKER, begun, http_answer({b"failure reason": b"no"}))
-    assert (await world.announcer.http_request(HTTP_TRACKER, HTTP)).asked.circuit_id == 1
+    assert b"event=started" in (await world.announcer.http_request(HTTP_TRACKER, begun)).asked.request, "not heard yet"
     world.announcer.request_answered(HTTP_TRACKER, begun, answer)
     world.now_s += 100.5
     for request in (HTTP, begun):
         assert await world.announcer.http_request(HTTP_TRACKER, request) == http_answer(
             {b"interval": 800, b"min interval": 800, b"peers": b"abcdef"}
         )
-    done = HTTP.replace(b"?", b"?event=completed&")
+    other = begun.replace(b"/announce?", b"/announce?passkey=b&")
+    assert b"event=started" in (await world.announcer.http_request(HTTP_TRACKER, other)).asked.request, "another's"
+    done = with_http_event("completed")
     assert (await world.announcer.http_request(HTTP_TRACKER, done)).asked.circuit_id == 1
     world.now_s += 800
     usual = (await world.announcer.http_request(HTTP_TRACKER, begun)).asked.request
     assert usual == HTTP.replace(b"port=1", b"port=4000"), "it has begun long ago"
+
+
+@pytest.mark.parametrize("least_s", [1 << 62, (1 << 63) - 1, 3600])
+async def test_no_tracker_and_no_exit_that_forges_its_answer_shuts_it_off(least_s, world):
+    world.tunnels.add(1, by_http=True)
+    found(world, {1: 4000})
+    waits = asyncio.create_task(world.announcer.http_request(HTTP_TRACKER, HTTP))
+    await asyncio.sleep(0)
+    world.look()
+    await waits
+    answer = {b"interval": 1800, b"min interval": least_s, b"peers": bytes(6 * 1000), b"files": {b"h" * 20: {}}}
+    world.announcer.request_answered(HTTP_TRACKER, HTTP, http_answer(answer))
+    again = await world.announcer.http_request(HTTP_TRACKER, HTTP)
+    left = {b"interval": MOST_S, b"min interval": MOST_S, b"peers": bytes(6 * MAX_REMEMBERED)}
+    assert again == http_answer(left)
+    world.now_s += MOST_S
+    assert (await world.announcer.http_request(HTTP_TRACKER, HTTP)).asked.circuit_id == 1
 
 
 async def test_a_tracker_hears_nothing_of_a_torrent_that_has_lost_its_circuit_and_goes_on(world):
@@ -253,7 +296,7 @@ async def test_a_tracker_hears_nothing_of_a_torrent_that_has_lost_its_circuit_an
     await waits
     del world.tunnels.circuits[1]
     world.announcer.circuit_removed(1)
-    stopped = HTTP.replace(b"?", b"?event=stopped&")
+    stopped = with_http_event("stopped")
     world.announcer.is_reachable = lambda: False
     assert isinstance(await world.announcer.http_request(HTTP_TRACKER, stopped), bytes)
     world.announcer.is_reachable = lambda: True
@@ -338,6 +381,12 @@ async def test_a_worn_circuit_is_replaced_once_it_is_known_where_the_next_one_is
     query = ping(b"t", bytes(20))
     assert world.announcer.came(1, PEER, query) is Came.TAKEN
     assert world.announcer.came(2, PEER, query) == (query,)
+    leading_zero = query.replace(b"1:y1:q", b"1:y01:q")  # which libtorrent takes, too
+    (origin,) = world.announcer._dht_asked.keys() & {NODES[0]}
+    assert world.announcer.came(1, origin, leading_zero) is Came.TAKEN
+    answer = b"d1:rde1:t2:lt1:y1:re"
+    assert world.announcer.came(1, origin, answer) == (answer,)
+    assert world.announcer.came(1, PEER, answer) is Came.TAKEN
 
 
 async def test_when_the_circuit_is_lost_another_is_taken_at_once(world):
@@ -418,8 +467,8 @@ async def test_http_trackers_are_asked_by_an_exit_that_asks_them(world):
     for _ in range(3):
         world.look(seen={3: 6000}, later_s=ANNOUNCE_S)
     taken_back, asked = await world.announcer.http_request(HTTP_TRACKER, HTTP)
-    assert taken_back == (HTTP.replace(b"?", b"?event=stopped&").replace(b"port=1", b"port=5000"), 2)
-    assert asked == (HTTP.replace(b"?", b"?event=started&").replace(b"port=1", b"port=6000"), 3)
+    assert taken_back == (with_http_event("stopped").replace(b"port=1", b"port=5000"), 2)
+    assert asked == (with_http_event("started").replace(b"port=1", b"port=6000"), 3)
     world.announcer.request_ended(HTTP_TRACKER, 3, is_answered=False)
     assert (await world.announcer.http_request(HTTP_TRACKER, HTTP)).asked == (
         HTTP.replace(b"port=1", b"port=6000"),
@@ -427,7 +476,7 @@ async def test_http_trackers_are_asked_by_an_exit_that_asks_them(world):
     ), "it is the tracker that is silent"
     scrape = b"GET /scrape HTTP/1.1\r\n\r\n"
     assert await world.announcer.http_request(HTTP_TRACKER, scrape) == (None, (scrape, None))
-    last = HTTP.replace(b"?", b"?event=stopped&")
+    last = with_http_event("stopped")
     assert (await world.announcer.http_request(HTTP_TRACKER, last)).asked == (last.replace(b"port=1", b"port=6000"), 3)
 
 

@@ -9,7 +9,6 @@ from aiohttp import web
 
 from tests.worlds.network import until, unused_host
 from tunnel_pool.torrent.announces.reannounces import Reannounces
-from tunnel_pool.torrent.anonymous_torrents import tracker_place
 from tunnel_pool.torrent.sessions.session_settings import ASK_ALL_TIERS
 
 
@@ -107,8 +106,7 @@ async def test_a_tracker_that_is_told_already_and_one_that_fails_are_left_to_lib
         for tracker in (told, failing, other):
             tracker.may_answer.set()
         await until(lambda: known(handle, failing.url)["fails"] == 1 and known(handle, other.url)["verified"])
-        is_told = tracker_place(told.url).__eq__
-        reannounces.add([handle], to_trackers=True, is_told=lambda infohashes, place: is_told(place))
+        reannounces.add([handle], to_trackers=True, is_told=lambda infohashes, url: url == told.url)
         assert not reannounces.some(5, {handle})
         await until(lambda: other.asked == ["started", ""], what="the second announce")
         assert (told.asked, failing.asked) == (["started"], ["started"])

@@ -176,10 +176,10 @@ class Moves:
         moved = torrent.waiting.move()
         before, was_aside = torrent.record.folder, bool(torrent.record.folder_when_done)
         fields: dict[str, Any] = {"folder": folder, "moving_to": "", "folder_when_done": ""}
-        if torrent.record.is_incoming:  # nothing is in that folder, if it has not run, before a kill either
-            has_begun = torrent.has_run or torrent.summary.total_done
-            fields["untouched"] = not (has_begun or await asyncio.to_thread(_is_any_there, torrent, before))
         try:
+            if torrent.record.is_incoming:  # nothing is in that folder, if it has not run, before a kill either
+                has_begun = torrent.has_run or torrent.summary.total_done
+                fields["untouched"] = not (has_begun or await asyncio.to_thread(_is_any_there, torrent, before))
             try:
                 torrent.handle.move_storage(folder, lt.move_flags_t.fail_if_exist)
                 await moved

@@ -212,6 +212,7 @@ class Feeds(FeedBook):
 
     @staticmethod
     def _not_added(feed: Feed, article: Article, why: str) -> None:
+        article.torrent_url, article.magnet = article.magnet or article.torrent_url, ""
         article.is_read = article.tries >= len(AGAIN_AFTER_S)
         if article.is_read:
             article.problem = f"given up: {why}"

@@ -28,6 +28,7 @@ class Article(msgspec.Struct, kw_only=True):
     uid: str  # which entry it is, as the feed says
     title: str
     torrent_url: str  # a magnet link, or where the torrent file is, relative to `source`
+    magnet: str = ""  # the link to take where that file can't be had
     source: str = ""  # the URL at which the feed was when it named this
     is_direct: bool = False  # whether that is in the owner's own network
     link: str = ""  # where people can read of it

@@ -122,7 +122,7 @@ def _text(element: Element, name: str, most: int) -> str:
 def _article_of(item: Element) -> Article:
     link = _text(item, "link", MAX_URL_CHARACTERS + 1) or _atom_link(item, "alternate")
     attributes = {child.get("name", "").lower(): child.get("value", "") for child in item if child.tag == _TORZNAB}
-    enclosure, torrent_url = _torrent_url(item, attributes.get("magneturl", ""), link)
+    enclosure, torrent_url, magnet = _torrent_url(item, attributes.get("magneturl", ""), link)
     title = _text(item, "title", MAX_TITLE)
     uid = _text(item, "guid", MAX_URL_CHARACTERS) or _text(item, "id", MAX_URL_CHARACTERS) or torrent_url or title
     sizes = (
@@ -134,6 +134,7 @@ def _article_of(item: Element) -> Article:
         uid=uid if len(uid) <= MAX_UID else hashlib.sha256(uid.encode(errors="replace")).hexdigest(),
         title=title,
         torrent_url=torrent_url,
+        magnet=magnet,
         link=link if link.startswith(("https://", "http://")) and len(link) <= MAX_URL_CHARACTERS else "",
         description=_text(item, "description", MAX_DESCRIPTION) or _text(item, "summary", MAX_DESCRIPTION),
         author=_text(item, "author", MAX_TEXT),
@@ -143,8 +144,8 @@ def _article_of(item: Element) -> Article:
     )
 
 
-def _torrent_url(item: Element, magnet: str, link: str) -> tuple[Element | None, str]:
-    """Return where the torrent is, and the enclosure that said so, if one did.
+def _torrent_url(item: Element, magnet_url: str, link: str) -> tuple[Element | None, str, str]:
+    """Return the enclosure that said where the torrent is, if one did; where; and a magnet link to take otherwise.
 
     A torrent file comes first where it is one for certain, and can be fetched: it says whether it is private, and
     until a magnet link's metadata has come, anybody may be asked for it. Then a magnet link, then what is said to be
@@ -161,15 +162,16 @@ def _torrent_url(item: Element, magnet: str, link: str) -> tuple[Element | None,
     ]
     nested = (_text(each, "magneturi", MAX_MAGNET_CHARACTERS) for each in (item, *_children(item, "torrent")))
     said = (_text(item, name, MAX_MAGNET_CHARACTERS) for name in ("guid", "comments"))
-    named: list[tuple[Element | None, str]] = [(None, text) for text in (magnet, *nested)]
+    named: list[tuple[Element | None, str]] = [(None, text) for text in (magnet_url, *nested)]
     named += [(each, url) for each, url, _ in enclosures]
     named += [(None, link), *((None, text) for text in said)]
+    magnets = ((each, text.strip()) for each, text in named if is_link(text) and len(text) <= MAX_MAGNET_CHARACTERS)
+    said_by, magnet = next(magnets, (None, ""))
     for each, url, kind in (*enclosures, (None, link, "")):
         if _is_torrent(url, kind) and url.startswith("https://") and len(url) <= MAX_URL_CHARACTERS:
-            return each, url
-    for each, text in named:
-        if is_link(text) and len(text) <= MAX_MAGNET_CHARACTERS:
-            return each, text.strip()
+            return each, url, magnet
+    if magnet:
+        return said_by, magnet, ""
     fetched: list[tuple[Element | None, str]] = [
         (each, url) for each, url, kind in enclosures if _is_torrent(url, kind)
     ]
@@ -177,7 +179,7 @@ def _torrent_url(item: Element, magnet: str, link: str) -> tuple[Element | None,
         fetched.append((None, link))
     fetched += [(each, url) for each, url, kind in enclosures if kind.partition("/")[0] not in NO_TORRENTS]
     fetched.append((None, link))
-    return next(((each, url) for each, url in fetched if url and len(url) <= MAX_URL_CHARACTERS), (None, ""))
+    return next(((each, url, "") for each, url in fetched if url and len(url) <= MAX_URL_CHARACTERS), (None, "", ""))
 
 
 def _is_torrent(url: str, kind: str) -> bool:

@@ -90,7 +90,7 @@ def left_at(places: Iterable[Entry], before: Left, *, may_come: bool = False) ->
     found = {_key_of(each): now_s for _, each in _found_at(places)}
     if may_come:
         there = {path for path, _ in _found_at(places)}
-        found |= {path: now_s for path, _ in places if path not in there}
+        found = {path: now_s for path, _ in places if path not in there} | found  # of too many, the last are kept
     else:
         closed = {path for path, _ in places}
         before = {key: at_s for key, at_s in before.items() if key not in closed}

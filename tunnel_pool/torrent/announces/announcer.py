@@ -29,7 +29,7 @@ from tunnel_pool.torrent.announces.pace import Event
 from tunnel_pool.torrent.announces.questions import (
     Question,
     begins_connection,
-    is_dht_query,
+    is_dht_answer,
     may_be_trackers,
     question_of,
 )
@@ -42,9 +42,9 @@ from tunnel_pool.torrent.announces.tracker_questions import (
     Sent,
     UdpQuestions,
     UdpTurn,
+    tracker_of,
 )
 from tunnel_pool.torrent.announces.udp_trackers import Datagram
-from tunnel_pool.torrent.anonymous_torrents import TrackerPlace
 
 LOOK_S = 0.25
 SETTLED_S, IDLE_LOOK_S = 30.0, 2.0  # once a circuit has been the one for so long, it is looked at less often
@@ -222,22 +222,26 @@ class Announcer:
             if origin in self._dht_asked:
                 self._nodes.add(origin)
             # What is answered goes over the present circuit: who asks over another must not see that both are ours.
-            return Came.TAKEN if circuit_id != self.circuit_id and is_dht_query(payload) else (payload,)
+            is_ours = circuit_id == self.circuit_id or (origin in self._dht_asked and is_dht_answer(payload))
+            return (payload,) if is_ours else Came.TAKEN
         if begins_connection(payload):
             is_known = self._session.is_connected(decode_address(origin)[1:])
             return Came.TAKEN if is_known or origin[0] != AddressType.IPV4 else Came.STRANGER
         if not may_be_trackers(payload):
             return Came.TAKEN  # libtorrent would answer a stray uTP packet over whatever circuit
-        self._udp.answered(Datagram(origin, payload), self._clock())
+        self._send(self._udp.answered(Datagram(origin, payload), self._clock()))
         answer = self._udp.connections.answered(circuit_id, payload)
         for question in answer.sent:
-            for over, datagram in self._udp.told(circuit_id, question):
-                self._tunnels.send_datagram(over, *datagram)
+            self._send(self._udp.told(circuit_id, question))
         return answer.for_client or Came.TAKEN
+
+    def _send(self, sent: Iterable[Sent]) -> None:
+        for circuit_id, datagram in sent:
+            self._tunnels.send_datagram(circuit_id, *datagram)
 
     def circuit_removed(self, circuit_id: int) -> None:
         self._watched.pop(circuit_id, None)
-        self._udp.connections.forget_circuit(circuit_id)
+        self._send(self._udp.forget_circuit(circuit_id))
         self._silent.forget_circuit(circuit_id)
         if circuit_id == self._next:
             self._next = None
@@ -253,6 +257,7 @@ class Announcer:
         self._choose_circuits(now_s)
         for asked_over, question in self._udp.connections.again(now_s, self._is_settled):
             self._tunnels.send_datagram(asked_over, *question)
+        self._send(self._udp.overdue(now_s))
         for circuit_id in (self._current, self._next):
             if circuit_id is not None:
                 self._find_out(circuit_id, now_s)
@@ -309,8 +314,11 @@ class Announcer:
             del self._again_s[0]
             self._session.announce_anew(to_trackers=False)
 
-    def _is_told(self, infohashes: Iterable[bytes], tracker: TrackerPlace) -> bool:
-        return self._tellings.are_right(infohashes, tracker, Found(self._current or 0, self.port))
+    def _is_told(self, infohashes: Iterable[bytes], url: str) -> bool:
+        tracker = tracker_of(url)
+        return tracker is not None and self._tellings.are_right(
+            infohashes, tracker, Found(self._current or 0, self.port)
+        )
 
     def _seen(self, circuit: Circuit, http_exits: Collection[bytes]) -> Seen:
         carried_bytes = circuit.bytes_up + circuit.bytes_down

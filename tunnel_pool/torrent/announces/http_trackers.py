@@ -23,6 +23,12 @@ def infohash_of(request: bytes) -> bytes | None:
     return unquote_to_bytes(values[b"info_hash"])
 
 
+def own_path_of(request: bytes) -> str:
+    """Return the path and query of an announce that are its tracker's own, without what libtorrent adds."""
+    target = request.partition(_LINE_END)[0].partition(b" ")[2].rpartition(_FIRST)[0]
+    return target.rstrip(b"?&").decode("latin-1")
+
+
 def event_of(request: bytes) -> Event:
     found = _EVENT.search(request.partition(_LINE_END)[0])
     return _EVENTS.get(found[1], Event.NONE) if found else Event.NONE
@@ -31,8 +37,9 @@ def event_of(request: bytes) -> Event:
 def with_event(request: bytes, event: Event) -> bytes:
     """Return an announce that tells of this event, and of no other."""
     line, end, headers = request.partition(_LINE_END)
-    parameter = b"" if event is Event.NONE else b"event=%s&" % _WORDS[event]
-    return _EVENT.sub(b"", line).replace(b"?", b"?" + parameter, 1) + end + headers
+    target, blank, version = line.rpartition(b" ")
+    parameter = b"" if event is Event.NONE else b"&event=%s" % _WORDS[event]
+    return _EVENT.sub(b"", target).rstrip(b"&") + parameter + blank + version + end + headers
 
 
 def rewritten(request: bytes, port: int | None, account: Account | None) -> bytes:

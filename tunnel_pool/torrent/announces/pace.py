@@ -9,8 +9,7 @@ from enum import Enum, auto
 from typing import Generic, NamedTuple, TypeVar
 
 from tunnel_pool.overlay.ground.pacing import Newest
-from tunnel_pool.torrent.announces.tellings import Tellings, Where
-from tunnel_pool.torrent.anonymous_torrents import TrackerPlace
+from tunnel_pool.torrent.announces.tellings import Tellings, Tracker, Where
 
 MAX_PACED = 1 << 16
 Answer = TypeVar("Answer")
@@ -37,23 +36,32 @@ class Pace(Generic[Answer]):
 
     def __init__(self, where: Where, tellings: Tellings) -> None:
         self._where, self._tellings = where, tellings
-        self._paced = Newest[tuple[bytes, TrackerPlace], Paced[Answer]](MAX_PACED)
+        self._paced = Newest[tuple[bytes, Tracker], Paced[Answer]](MAX_PACED)
 
-    def event(self, infohash: bytes, tracker: TrackerPlace, event: Event) -> Event:
-        """Return what an announce tells of: a tracker that was told of a torrent hears of no second beginning."""
-        is_known = self._tellings.last(infohash, tracker) is not None
-        return Event.NONE if event is Event.STARTED and is_known else event
+    def event(self, infohash: bytes, tracker: Tracker, event: Event) -> Event:
+        """Return what an announce tells of: a tracker that has heard of a torrent hears of no second beginning."""
+        last = self._tellings.last(infohash, tracker)
+        return Event.NONE if event is Event.STARTED and last is not None and last.is_heard else event
 
-    def is_lost(self, infohash: bytes, tracker: TrackerPlace) -> bool:
+    def is_lost(self, infohash: bytes, tracker: Tracker) -> bool:
         """Return whether a torrent that stops has only lost its circuit, and goes on when there is another."""
-        found = self._tellings.last(infohash, tracker)
-        return found is not None and not self._where.is_ready(found.circuit_id) and not self._where.is_reachable()
+        last = self._tellings.last(infohash, tracker)
+        is_found = last is not None and self._where.is_ready(last.found.circuit_id)
+        return last is not None and not is_found and not self._where.is_reachable()
 
-    def answered(self, infohash: bytes, tracker: TrackerPlace, until_s: float, answer: Answer) -> None:
+    def answered(self, infohash: bytes, tracker: Tracker, until_s: float, answer: Answer) -> None:
         """Note a tracker's answer, and until when it wants to be left alone."""
+        self._tellings.answered(infohash, tracker)
         self._paced[infohash, tracker] = Paced(until_s, answer)
 
-    def answer(self, infohash: bytes, tracker: TrackerPlace, now_s: float) -> Paced[Answer] | None:
+    def stopped(self, infohash: bytes, tracker: Tracker) -> None:
+        """Forget a torrent that stops."""
+        self._paced.pop((infohash, tracker), None)
+
+    def answer(self, infohash: bytes, tracker: Tracker, now_s: float) -> Paced[Answer] | None:
         """Return the answer to an announce without an event that comes too soon; None if it goes to the tracker."""
         paced = self._paced.get((infohash, tracker))
-        return paced if paced is not None and now_s < paced.until_s else None
+        if paced is not None and now_s >= paced.until_s:
+            del self._paced[infohash, tracker]
+            return None
+        return paced

@@ -4,6 +4,9 @@ All questions of a lane take one circuit, so that trackers and DHT nodes see one
 """
 
 from enum import Enum, auto
+from typing import Any
+
+import libtorrent as lt
 
 CONNECT_START = (0x41727101980).to_bytes(8, "big") + bytes(4)  # BEP 15: the protocol's number, and action 0
 CONNECT_BYTES = 16
@@ -39,9 +42,16 @@ def question_of(payload: bytes) -> Question:
     return Question.NONE
 
 
-def is_dht_query(payload: bytes) -> bool:
-    """Return whether a datagram from outside, a DHT message by its form, wants an answer (BEP 5)."""
-    return b"1:y1:q" in payload
+def is_dht_answer(payload: bytes) -> bool:
+    """Return whether a datagram from outside answers a question, or refuses it, and wants no answer (BEP 5).
+
+    libtorrent decides, as it would answer all that it takes for a query, however that is written.
+    """
+    try:
+        message: Any = lt.bdecode(payload)
+    except (RuntimeError, ValueError):
+        return False
+    return isinstance(message, dict) and message.get(b"y") in (b"r", b"e")
 
 
 def may_be_trackers(payload: bytes) -> bool:

@@ -5,11 +5,11 @@ from collections.abc import Callable, Container, Iterable
 import libtorrent as lt
 
 from tunnel_pool.torrent.announces.trackers import trackers_of
-from tunnel_pool.torrent.anonymous_torrents import TrackerPlace, tracker_place
+from tunnel_pool.torrent.anonymous_torrents import tracker_place
 from tunnel_pool.torrent.metainfo import hidden_hashes_of
 
-IsTold = Callable[[Iterable[bytes], TrackerPlace], bool]
-"""Whether a tracker has been told where the torrent of these infohashes (20 bytes each) is found."""
+IsTold = Callable[[Iterable[bytes], str], bool]
+"""Whether a tracker, by its URL, has been told where the torrent of these infohashes (20 bytes each) is found."""
 
 NO_FLAGS = 0  # where it is left out, libtorrent's Python takes a tracker's number for flags, and asks all
 INFOHASH_BYTES = 20  # by which trackers know torrents; of version 2, it is the beginning (BEP 52)
@@ -29,7 +29,7 @@ class Reannounces:
     def __init__(self) -> None:
         self._waiting: dict[lt.torrent_handle, bool] = {}  # whether its trackers are told, too
         self._unanswered: dict[lt.torrent_handle, set[str]] = {}  # the URLs of trackers that were being told
-        self._is_told: IsTold = lambda infohashes, tracker: False
+        self._is_told: IsTold = lambda infohashes, url: False
 
     def add(self, handles: Iterable[lt.torrent_handle], *, to_trackers: bool, is_told: IsTold | None = None) -> None:
         """Have torrents announced by calls of `some`; `is_told` holds for these and those that wait."""
@@ -64,10 +64,9 @@ class Reannounces:
         infohashes = [each[:INFOHASH_BYTES] for each in hidden_hashes_of(handle.info_hashes())]
         for number, tracker in enumerate(trackers_of(handle)):
             url = tracker["url"]
-            place = tracker_place(url) if url in urls else None
-            if place is None:
+            if url not in urls or tracker_place(url) is None:
                 continue
             if tracker["updating"]:
                 self._unanswered.setdefault(handle, set()).add(url)
-            elif tracker["fails"] <= most_fails and not self._is_told(infohashes, place):
+            elif tracker["fails"] <= most_fails and not self._is_told(infohashes, url):
                 handle.force_reannounce(0, number, NO_FLAGS)

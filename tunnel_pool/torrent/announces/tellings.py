@@ -9,9 +9,10 @@ from typing import NamedTuple, Protocol
 
 from tunnel_pool.overlay.ground.pacing import Newest
 from tunnel_pool.torrent.announces.account import Account
-from tunnel_pool.torrent.anonymous_torrents import TrackerPlace
 
 MAX_TOLD = 1 << 16
+Tracker = tuple[str, str, int, str]
+"""A tracker's scheme, host and port, and by HTTP the path and query of its URL: two may differ in a passkey alone."""
 
 
 class Found(NamedTuple):
@@ -47,31 +48,36 @@ class Telling(NamedTuple):
 
     found: Found
     announce: bytes
+    is_heard: bool = False  # whether the tracker has answered to this announce, or one before it
 
 
 class Tellings:
     """Remembers the last announce of each torrent to each tracker."""
 
     def __init__(self) -> None:
-        self._last = Newest[tuple[bytes, TrackerPlace], Telling](MAX_TOLD)
+        self._last = Newest[tuple[bytes, Tracker], Telling](MAX_TOLD)
 
-    def told(self, infohash: bytes, tracker: TrackerPlace, now: Telling) -> Telling | None:
+    def told(self, infohash: bytes, tracker: Tracker, now: Telling) -> Telling | None:
         """Note an announce; return the one before it where that named another place, so that it is to be taken back."""
         before = self._last.get((infohash, tracker))
-        self._last[infohash, tracker] = now
+        self._last[infohash, tracker] = now._replace(is_heard=before is not None and before.is_heard)
         return before if before is not None and before.found != now.found else None
 
-    def last(self, infohash: bytes, tracker: TrackerPlace) -> Found | None:
-        """Return where a tracker was told last that a torrent is found."""
-        before = self._last.get((infohash, tracker))
-        return before.found if before is not None else None
+    def last(self, infohash: bytes, tracker: Tracker) -> Telling | None:
+        """Return what a tracker was told last."""
+        return self._last.get((infohash, tracker))
 
-    def stopped(self, infohash: bytes, tracker: TrackerPlace) -> Found | None:
+    def answered(self, infohash: bytes, tracker: Tracker) -> None:
+        """Note that a tracker has heard of a torrent."""
+        if (last := self._last.get((infohash, tracker))) is not None and not last.is_heard:
+            self._last[infohash, tracker] = last._replace(is_heard=True)
+
+    def stopped(self, infohash: bytes, tracker: Tracker) -> Found | None:
         """Forget a torrent that stops; return where it was found, which is where it has to say so."""
         before = self._last.pop((infohash, tracker), None)
         return before.found if before is not None else None
 
-    def are_right(self, infohashes: Iterable[bytes], tracker: TrackerPlace, found: Found) -> bool:
+    def are_right(self, infohashes: Iterable[bytes], tracker: Tracker, found: Found) -> bool:
         """Return whether a tracker was told this of a torrent, by any of its hashes."""
         last = (self._last.get((infohash, tracker)) for infohash in infohashes)
         return any(telling is not None and telling.found == found for telling in last)

@@ -16,7 +16,9 @@ from tunnel_pool.overlay.requests.http_answers import REDIRECTIONS, read_whole
 from tunnel_pool.torrent.anonymous_torrents import is_allowed_tracker
 
 LEAST_S = 30  # where a tracker does not say how often it may be asked; libtorrent takes this
+MOST_S = 3600  # it may wish for no longer: who forges one answer would have it asked never again
 MAX_PEERS = 1000
+MAX_REMEMBERED = 200  # of the peers in an answer
 _HEAD_END = b"\r\n\r\n"
 MAX_TEXT_BYTES = 500
 MAX_SCRAPED = 100
@@ -65,7 +67,17 @@ def least_s(response: bytes) -> float | None:
     answer: Any = lt.bdecode(body) if body else None
     if not isinstance(answer, dict) or b"failure reason" in answer:
         return None
-    return float(answer.get(b"min interval", LEAST_S))
+    return float(min(max(answer.get(b"min interval", LEAST_S), 0), MOST_S))
+
+
+def remembered(response: bytes) -> bytes:
+    """Return what is kept of an answer: some of its peers, and nothing of other torrents."""
+    answer: Any = lt.bdecode(response.partition(_HEAD_END)[2])
+    answer.pop(b"files", None)
+    for key, size in ((b"peers", _IPV4_PEER_BYTES), (b"peers6", _IPV6_PEER_BYTES)):
+        if key in answer:
+            answer[key] = answer[key][: size * MAX_REMEMBERED]
+    return _response(b"200 OK", lt.bencode(answer))
 
 
 def again(response: bytes, left_s: float) -> bytes:

@@ -5,7 +5,9 @@ An announce names the port by which the exit of its circuit is found. Where the 
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from tunnel_pool.overlay.ground.pacing import Newest
 from tunnel_pool.socks5.address import AddressType, decode_address
@@ -13,11 +15,12 @@ from tunnel_pool.torrent.announces import http_trackers, tracker_answers, udp_tr
 from tunnel_pool.torrent.announces.outside import Address
 from tunnel_pool.torrent.announces.pace import Event, Pace
 from tunnel_pool.torrent.announces.questions import Question, question_of
-from tunnel_pool.torrent.announces.tellings import Found, Telling, Tellings, Where
+from tunnel_pool.torrent.announces.tellings import Found, Telling, Tellings, Tracker, Where
 from tunnel_pool.torrent.announces.udp_trackers import Connections, Datagram
-from tunnel_pool.torrent.anonymous_torrents import TrackerPlace
+from tunnel_pool.torrent.anonymous_torrents import tracker_place
 
-MAX_LAST, MAX_OUT = 1024, 4096
+MAX_HELD, MAX_OUT = 1024, 4096
+TAKEN_BACK_S = 5.0  # how long a tracker has to answer that another place is taken back
 
 
 class Sent(NamedTuple):
@@ -49,16 +52,26 @@ class HttpTurn(NamedTuple):
     asked: HttpQuestion
 
 
+@dataclass(slots=True)
+class _Held:
+    """Holds an announce that waits for the answer to another over a circuit."""
+
+    circuit_id: int
+    after: Sent
+    until_s: float | None = None  # None until the time is known
+
+
 class UdpQuestions:
     """Holds what UDP trackers were asked."""
 
     def __init__(self, where: Where, tellings: Tellings, random_bytes: Callable[[int], bytes]) -> None:
         self._where, self._tellings, self._random_bytes = where, tellings, random_bytes
         self.connections = Connections(random_bytes)
-        # Transactions of announces that take others back, or are a torrent's last; and what is sent after each.
-        self._last = Newest[bytes, Sent | None](MAX_LAST)
         self._pace = Pace[Datagram](where, tellings)
-        self._out = Newest[bytes, tuple[bytes, TrackerPlace]](MAX_OUT)  # announces, by their transactions
+        self._out = Newest[bytes, tuple[bytes, Tracker]](MAX_OUT)  # announces, by their transactions
+        self._held = Newest[bytes, _Held](
+            MAX_HELD
+        )  # announces, by the transactions of those that are to be heard first
 
     def ask(self, circuit_id: int, question: Datagram, now_s: float, *, may_connect: bool) -> UdpTurn:
         """Return what becomes of a question.
@@ -77,7 +90,7 @@ class UdpQuestions:
     def _judged(self, question: Datagram, now_s: float) -> tuple[Datagram, Datagram | None]:
         """Return an announce with the event that it tells of, and the answer to one that the tracker does not get."""
         destination, announce = question
-        key = udp_trackers.infohash_of(announce), _place(destination)
+        key = udp_trackers.infohash_of(announce), _udp_tracker(destination)
         event = self._pace.event(*key, udp_trackers.event_of(announce))
         transaction = udp_trackers.transaction_of(announce)
         answer = None
@@ -89,28 +102,48 @@ class UdpQuestions:
             answer = Datagram(origin, udp_trackers.answer_again(payload, transaction, paced.until_s - now_s))
         return Datagram(destination, udp_trackers.with_event(announce, event)), answer
 
-    def answered(self, answer: Datagram, now_s: float) -> None:
-        """Note what a tracker may have answered to an announce."""
+    def answered(self, answer: Datagram, now_s: float) -> list[Sent]:
+        """Note what a tracker may have answered to an announce; return what has waited for that."""
         payload = answer.payload
-        is_answer = payload.startswith(udp_trackers.ANNOUNCED) and len(payload) >= len(udp_trackers.NOBODY)
-        if is_answer and (key := self._out.pop(udp_trackers.transaction_of_answer(payload), None)) is not None:
+        if not payload.startswith(udp_trackers.ANNOUNCED) or len(payload) < len(udp_trackers.NOBODY):
+            return []
+        transaction = udp_trackers.transaction_of_answer(payload)
+        if (key := self._out.pop(transaction, None)) is not None:
             self._pace.answered(*key, now_s + udp_trackers.LEAST_S, answer)
+        held = self._held.pop(transaction, None)
+        return [held.after] if held is not None else []
+
+    def overdue(self, now_s: float) -> list[Sent]:
+        """Return what has waited for long enough for an answer that did not come."""
+        for held in self._held.values():
+            held.until_s = held.until_s or now_s + TAKEN_BACK_S
+        return self._released(lambda held: now_s >= (held.until_s or now_s))
+
+    def forget_circuit(self, circuit_id: int) -> list[Sent]:
+        """Return what has waited for an answer over a circuit that is gone."""
+        self.connections.forget_circuit(circuit_id)
+        return self._released(lambda held: held.circuit_id == circuit_id)
+
+    def _released(self, is_due: Callable[[_Held], bool]) -> list[Sent]:
+        due = [transaction for transaction, held in self._held.items() if is_due(held)]
+        return [self._held.pop(transaction).after for transaction in due]
 
     def told(self, circuit_id: int, question: Datagram) -> list[Sent]:
-        """Return what is sent in the place of a question; what takes back what the tracker was told before is first."""
+        """Return what is sent in the place of a question.
+
+        Where that takes back what the tracker was told before, the question is sent once the tracker has answered.
+        """
         destination, payload = question
-        if question_of(payload) is not Question.ANNOUNCE:
+        is_announce = question_of(payload) is Question.ANNOUNCE
+        if not is_announce or udp_trackers.event_of(payload) is Event.STOPPED:
             return [Sent(circuit_id, question)]
-        if (transaction := udp_trackers.transaction_of(payload)) in self._last:
-            after, self._last[transaction] = self._last[transaction], None
-            return [Sent(circuit_id, question), *([after] if after is not None else [])]
-        infohash = udp_trackers.infohash_of(payload)
-        self._out[transaction] = infohash, _place(destination)
+        infohash, tracker = udp_trackers.infohash_of(payload), _udp_tracker(destination)
+        self._out[udp_trackers.transaction_of(payload)] = infohash, tracker
         # An exit's IPv6 socket has another port, which nobody has told us.
         is_here = circuit_id == self._where.circuit_id and destination[0] != AddressType.IPV6
         port = self._where.port if is_here else None
         told = udp_trackers.rewritten(payload, port, self._where.account_of(infohash))
-        before = self._tellings.told(infohash, _place(destination), Telling(Found(circuit_id, port), told))
+        before = self._tellings.told(infohash, tracker, Telling(Found(circuit_id, port), told))
         if before is None or not self._where.is_ready(before.found.circuit_id):
             return [Sent(circuit_id, Datagram(destination, told))]
         if udp_trackers.event_of(told) is Event.NONE:
@@ -118,25 +151,24 @@ class UdpQuestions:
         return self._taken_back(before, destination, Sent(circuit_id, Datagram(destination, told)))
 
     def _taken_back(self, before: Telling, destination: bytes, after: Sent) -> list[Sent]:
-        """Return how a tracker hears that nobody is where it was told; what comes after waits for its connection id."""
-        transaction = self._random_bytes(udp_trackers.TRANSACTION_BYTES)
-        last = udp_trackers.with_event(before.announce, Event.STOPPED, transaction)
-        self._last[transaction] = after
-        asked = self.connections.ask(before.found.circuit_id, Datagram(destination, last))
-        return self.told(before.found.circuit_id, asked) if asked is not None else []
+        """Return how a tracker hears that nobody is where it was told."""
+        transaction, circuit_id = self._random_bytes(udp_trackers.TRANSACTION_BYTES), before.found.circuit_id
+        self._held[transaction] = _Held(circuit_id, after)
+        last = Datagram(destination, udp_trackers.with_event(before.announce, Event.STOPPED, transaction))
+        asked = self.connections.ask(circuit_id, last)
+        return [Sent(circuit_id, asked)] if asked is not None else []
 
     def _stopped(self, circuit_id: int, question: Datagram) -> tuple[int, Datagram]:
         """Return how a tracker is told that a torrent has stopped, and over which circuit."""
         destination, payload = question
-        infohash = udp_trackers.infohash_of(payload)
-        found = self._tellings.stopped(infohash, _place(destination))
+        infohash, tracker = udp_trackers.infohash_of(payload), _udp_tracker(destination)
+        found = self._tellings.stopped(infohash, tracker)
+        self._pace.stopped(infohash, tracker)
         port = None
         if found is not None and self._where.is_ready(found.circuit_id):
             circuit_id, port = found
-        self._last[udp_trackers.transaction_of(payload)] = None
-        return circuit_id, Datagram(
-            destination, udp_trackers.rewritten(payload, port, self._where.account_of(infohash))
-        )
+        told = udp_trackers.rewritten(payload, port, self._where.account_of(infohash))
+        return circuit_id, Datagram(destination, told)
 
 
 class HttpQuestions:
@@ -150,7 +182,7 @@ class HttpQuestions:
         """Return how a tracker is told that a torrent has stopped, where it was told of it; or the answer to what it
         does not get. None: the announce is `told`, where torrents are found.
         """
-        infohash, place = http_trackers.infohash_of(announce), _http_place(tracker)
+        infohash, place = http_trackers.infohash_of(announce), _http_tracker(tracker, announce)
         assert infohash is not None
         event = self._pace.event(infohash, place, http_trackers.event_of(announce))
         if event is Event.NONE and (paced := self._pace.answer(infohash, place, now_s)) is not None:
@@ -160,6 +192,7 @@ class HttpQuestions:
         if self._pace.is_lost(infohash, place):
             return tracker_answers.nobody()
         found = self._tellings.stopped(infohash, place)
+        self._pace.stopped(infohash, place)
         if found is None or not self._where.is_ready(found.circuit_id):
             return None
         told = http_trackers.rewritten(announce, found.port, self._where.account_of(infohash))
@@ -169,11 +202,12 @@ class HttpQuestions:
         """Note what a tracker answered to an announce, as libtorrent gets it."""
         infohash, least_s = http_trackers.infohash_of(announce), tracker_answers.least_s(response)
         if infohash is not None and least_s is not None:
-            self._pace.answered(infohash, _http_place(tracker), now_s + least_s, response)
+            kept = tracker_answers.remembered(response)
+            self._pace.answered(infohash, _http_tracker(tracker, announce), now_s + least_s, kept)
 
     def told(self, tracker: Address, request: bytes, circuit_id: int | None) -> HttpTurn:
         """Return what is asked over the circuit that is found where the session is; None: over any."""
-        infohash, place = http_trackers.infohash_of(request), _http_place(tracker)
+        infohash, place = http_trackers.infohash_of(request), _http_tracker(tracker, request)
         assert infohash is not None
         event = self._pace.event(infohash, place, http_trackers.event_of(request))
         port = self._where.port if circuit_id is not None else None
@@ -190,10 +224,19 @@ class HttpQuestions:
         return HttpTurn(HttpQuestion(last, before.found.circuit_id), asked)
 
 
-def _http_place(tracker: Address) -> TrackerPlace:
-    return "http", tracker[0].lower(), tracker[1]
+def tracker_of(url: str) -> Tracker | None:
+    """Return which tracker this is, as announces to it are known by; None for one that is asked otherwise."""
+    if (place := tracker_place(url)) is None:
+        return None
+    parts = urlsplit(url)
+    path = f"{parts.path or '/'}?{parts.query}".rstrip("?&") if parts.scheme == "http" else ""
+    return place[0], place[1].lower(), place[2], path
 
 
-def _place(destination: bytes) -> TrackerPlace:
+def _http_tracker(tracker: Address, announce: bytes) -> Tracker:
+    return "http", tracker[0].lower(), tracker[1], http_trackers.own_path_of(announce)
+
+
+def _udp_tracker(destination: bytes) -> Tracker:
     _, host, port = decode_address(destination)
-    return "udp", host.lower(), port
+    return "udp", host.lower(), port, ""

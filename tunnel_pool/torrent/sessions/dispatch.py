@@ -33,11 +33,10 @@ from tunnel_pool.socks5.server import Association, Socks5Server
 from tunnel_pool.steering.group import open_here
 from tunnel_pool.torrent.announces.announcer import Announcer, Came, NoCircuitError
 from tunnel_pool.torrent.announces.tracker_answers import AnswerRefusedError, rewritten
-from tunnel_pool.torrent.announces.tracker_questions import HttpQuestion, HttpTurn
+from tunnel_pool.torrent.announces.tracker_questions import TAKEN_BACK_S, HttpQuestion, HttpTurn
 from tunnel_pool.torrent.anonymous_torrents import HTTP_PORT, HTTPS_PORT
 
 STRANGERS_PER_S, STRANGERS_AT_ONCE = 20, 40  # connections of strangers that are let in
-TAKEN_BACK_S = 5.0  # how long a tracker has to answer that another place is taken back
 ANSWERS_AT_ONCE, ANSWERS_PAUSE_S = 64, 0.02  # a tracker's to as many torrents: 212 KB of socket buffer hold 270
 
 logger = logging.getLogger(__name__)

@@ -35,6 +35,7 @@ INDEX_S = 1.0  # how old the index of torrents may be
 MANY_CALLERS = 64  # some of them are gone
 CALLER_CONNECTS_S = 30.0  # how long a caller may take until he is among the peers
 CONNECTED_S = 1.0
+LONELY_S = 1.0  # how old the answer may be: it takes a call to libtorrent for each torrent with few peers
 FEW_PEERS = 8  # of so many, each is looked at
 HALF_OPEN = lt.peer_info.connecting | lt.peer_info.handshake
 AUTHORITIES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")  # of Debian, of Fedora
@@ -103,6 +104,7 @@ class LibtorrentSession(Generic[T]):
         self._forgot_s = 0.0  # when callers that had gone were forgotten last
         self._handle_of: dict[bytes, lt.torrent_handle] = {}
         self._indexed_s = 0.0  # when that was made
+        self._lonely, self._lonely_s = False, float("-inf")  # whether a torrent was lonely, and when that was found
         self._connected: set[Address] = set()
         self._connected_s = 0.0  # likewise
         self._last_announces = LastAnnounces(float(settings.get("stop_tracker_timeout", STOP_TRACKER_S)))
@@ -201,8 +203,12 @@ class LibtorrentSession(Generic[T]):
 
     @property
     def is_lonely(self) -> bool:
-        """Return whether a torrent wants peers and has none."""
-        return any(not (each.is_finished or self._has_peer(each)) for each in self._torrents.values())
+        """Return whether a torrent wants peers and has none, or had none a moment ago."""
+        now_s = time.monotonic()
+        if now_s - self._lonely_s > LONELY_S:
+            self._lonely_s = now_s
+            self._lonely = any(not (each.is_finished or self._has_peer(each)) for each in self._torrents.values())
+        return self._lonely
 
     @staticmethod
     def _has_peer(torrent: SessionTorrent) -> bool:
