@@ -67,7 +67,7 @@ async def test_peers_from_an_http_tracker_that_has_moved(tmp_path):
 @needs_opentracker
 @pytest.mark.parametrize("scheme", ["http", "udp"])
 async def test_where_no_exit_says_its_port_trackers_are_asked_all_the_same(scheme, tmp_path):
-    """Those on the Python engine carry no streams, and there is no DHT that would see them."""
+    """Exits on the Python engine carry no streams, so that they are not asked, and no DHT sees them."""
     async with LocalSwarm(
         SIZE_BYTES, seeders=1, exits=2, relays=0, log_level="error", engine=EngineChoice.PYTHON
     ) as opened, opentracker(unused_host(), infohash_of(opened)) as tracker:  # fmt: skip

@@ -69,9 +69,7 @@ class UdpQuestions:
         self.connections = Connections(random_bytes)
         self._pace = Pace[Datagram](where, tellings)
         self._out = Newest[bytes, tuple[bytes, Tracker]](MAX_OUT)  # announces, by their transactions
-        self._held = Newest[bytes, _Held](
-            MAX_HELD
-        )  # announces, by the transactions of those that are to be heard first
+        self._held = Newest[bytes, _Held](MAX_HELD)  # by the transactions of the announces that are to be heard first
 
     def ask(self, circuit_id: int, question: Datagram, now_s: float, *, may_connect: bool) -> UdpTurn:
         """Return what becomes of a question.
