@@ -31,10 +31,11 @@ class TriblerSession:
 
     @property
     def is_lonely(self) -> bool:
-        """Return whether a torrent wants peers and has none."""
+        """Return whether a torrent wants peers, knows some and has none."""
         # As Tribler was told last; None where it was not told yet.
         known = [each.lt_status for each in self._downloads() if each.lt_status is not None]
-        return any(not (status.paused or status.is_finished or status.num_peers) for status in known)
+        wanting = (status for status in known if not status.paused and not status.is_finished)
+        return any(status.list_peers and not status.num_peers for status in wanting)
 
     def set_transport(self, transport: Transport) -> None:
         """Begin connections to peers by these from now on."""

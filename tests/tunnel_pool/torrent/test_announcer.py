@@ -297,9 +297,9 @@ async def test_a_tracker_hears_nothing_of_a_torrent_that_has_lost_its_circuit_an
     del world.tunnels.circuits[1]
     world.announcer.circuit_removed(1)
     stopped = with_http_event("stopped")
-    world.announcer.is_reachable = lambda: False
+    world.announcer.is_steady = lambda: False
     assert isinstance(await world.announcer.http_request(HTTP_TRACKER, stopped), bytes)
-    world.announcer.is_reachable = lambda: True
+    world.announcer.is_steady = lambda: True
     world.tunnels.add(2, by_http=True)
     world.look()
     assert (await world.announcer.http_request(HTTP_TRACKER, stopped)).asked.circuit_id == 2

@@ -7,7 +7,7 @@ from ipv8.peer import Peer
 from tunnel_pool.overlay.ground.lanes import Lane
 from tunnel_pool.overlay.ground.streams import PEER_FLAG_EXIT_STREAMS
 from tunnel_pool.rpc.sync import StreamsState
-from tunnel_pool.torrent.sessions.readiness import ANSWER_S, GATHER_S, STREAMS_S, Readiness
+from tunnel_pool.torrent.sessions.readiness import ANSWER_S, GATHER_S, STEADY_S, STREAMS_S, Readiness
 
 
 def circuit(*flags):
@@ -104,3 +104,16 @@ def test_a_circuit_finds_out_first_whether_its_exit_speaks_streams_but_not_for_l
     assert not there.is_ready(KNOWN_S)
     way.circuits[0].streams = StreamsState(are_spoken=True)
     assert there.is_ready(KNOWN_S)
+
+
+def test_it_is_steady_once_it_was_ready_for_some_time():
+    way = Way(wanted=1)
+    readiness = Readiness(way, way)
+    way.circuits.append(circuit())
+    readiness.is_ready(BEGUN_S)
+    assert readiness.is_ready(KNOWN_S)
+    assert not readiness.is_steady(KNOWN_S + STEADY_S - 1)
+    assert readiness.is_steady(KNOWN_S + STEADY_S)
+    way.circuits.clear()
+    assert not readiness.is_ready(KNOWN_S + STEADY_S)
+    assert not readiness.is_steady(KNOWN_S + STEADY_S)

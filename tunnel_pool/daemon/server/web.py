@@ -3,6 +3,7 @@
 import hmac
 import logging
 import secrets
+import traceback
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,7 +83,8 @@ def _guard(options: Callable[[], WebOptions], entrance: Entrance) -> Middleware:
         except web.RequestPayloadError:
             raise web.HTTPBadRequest(text="the body is not in the Content-Encoding that it says it is in\n") from None
         except Exception as error:
-            logger.error("A request failed unexpectedly: %s", type(error).__name__)
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            logger.error("A request failed unexpectedly: %s (%s:%d)", type(error).__name__, place.name, place.lineno)
             logger.debug("The traceback of the failure", exc_info=True)
             raise web.HTTPInternalServerError(text="unexpected error, please report it\n") from None
 

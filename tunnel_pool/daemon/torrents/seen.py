@@ -20,6 +20,7 @@ class StatusSummary(NamedTuple):
     error: int
     num_peers: int
     num_seeds: int
+    knows_peers: bool
     total_wanted: int
     total_wanted_done: int
     total_done: int
@@ -78,6 +79,7 @@ class StatusSummary(NamedTuple):
             status.errc.value(),
             status.num_peers,
             status.num_seeds,
+            status.list_peers > 0,
             status.total_wanted,
             status.total_wanted_done,
             status.total_done,

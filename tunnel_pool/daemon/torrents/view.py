@@ -203,6 +203,11 @@ class TorrentView:
         return self.summary.num_peers
 
     @property
+    def knows_peers(self) -> bool:
+        """Return whether anybody is known who may be a peer."""
+        return self.summary.knows_peers
+
+    @property
     def _payload(self) -> tuple[int, int]:
         return self.summary.total_payload_download, self.summary.total_payload_upload
 

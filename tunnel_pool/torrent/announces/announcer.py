@@ -90,7 +90,7 @@ class Announcer:
         self._life = life
         self._clock = clock
         self.has_dht = True  # whether DHT nodes may see where circuits are found
-        self.is_reachable: Callable[[], bool] = lambda: True  # whether torrents may reach anybody now
+        self.is_steady: Callable[[], bool] = lambda: True  # whether torrents have run for some time
         self._nodes = Nodes()
         self._dht_asked = Newest[bytes, None](MAX_DHT_ASKED)
         self._tellings = Tellings()

@@ -47,7 +47,7 @@ class Pace(Generic[Answer]):
         """Return whether a torrent that stops has only lost its circuit, and goes on when there is another."""
         last = self._tellings.last(infohash, tracker)
         is_found = last is not None and self._where.is_ready(last.found.circuit_id)
-        return last is not None and not is_found and not self._where.is_reachable()
+        return last is not None and not is_found and not self._where.is_steady()
 
     def answered(self, infohash: bytes, tracker: Tracker, until_s: float, answer: Answer) -> None:
         """Note a tracker's answer, and until when it wants to be left alone."""

@@ -36,8 +36,8 @@ class Where(Protocol):
     def is_ready(self, circuit_id: int) -> bool:
         """Return whether a circuit can be sent over."""
 
-    def is_reachable(self) -> bool:
-        """Return whether anybody can be reached over the lane now."""
+    def is_steady(self) -> bool:
+        """Return whether peers can be reached over the lane, and could for some time."""
 
     def account_of(self, infohash: bytes) -> Account | None:
         """Return the account of the torrent that is announced by this hash; None leaves everything as it is."""

@@ -22,6 +22,7 @@ class TorrentStatus:
     download_bytes_per_s: int
     peers: int
     finished: bool
+    knows_peers: bool = False
     hidden_hashes: tuple[bytes, ...] = ()  # the hashes that its hidden swarms are named by, as far as they are known
 
 
@@ -43,6 +44,10 @@ class Added:
     @property
     def peer_count(self) -> int:
         return self.status.peers
+
+    @property
+    def knows_peers(self) -> bool:
+        return self.status.knows_peers
 
     @property
     def is_finished(self) -> bool:

@@ -5,6 +5,7 @@ way into BitTorrent's DHT. The commands and the daemon open theirs here; they di
 """
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -123,7 +124,7 @@ class AnonymousSessions(Generic[S]):
         dispatcher.on_guest = transports.guest_came
         dispatcher.is_http_tracker = session.is_http_tracker
         readiness = Readiness(self._tunnels, dispatcher)
-        announcer.is_reachable = lambda: readiness.ready_s is not None
+        announcer.is_steady = lambda: readiness.is_steady(time.monotonic())
         opened = AnonymousSession(session, server, dispatcher, readiness, transports, announcer, entering)
         self._opened[lane] = opened
         self._connect()

@@ -76,6 +76,10 @@ class SessionTorrent(Protocol):
         """Return how many BitTorrent peers are connected."""
 
     @property
+    def knows_peers(self) -> bool:
+        """Return whether anybody is known who may be a peer."""
+
+    @property
     def is_finished(self) -> bool:
         """Return whether all that is wanted is there."""
 
@@ -203,11 +207,12 @@ class LibtorrentSession(Generic[T]):
 
     @property
     def is_lonely(self) -> bool:
-        """Return whether a torrent wants peers and has none, or had none a moment ago."""
+        """Return whether a torrent wants peers, knows some and has none, or had none a moment ago."""
         now_s = time.monotonic()
         if now_s - self._lonely_s > LONELY_S:
             self._lonely_s = now_s
-            self._lonely = any(not (each.is_finished or self._has_peer(each)) for each in self._torrents.values())
+            wanting = (each for each in self._torrents.values() if each.knows_peers and not each.is_finished)
+            self._lonely = not all(map(self._has_peer, wanting))
         return self._lonely
 
     @staticmethod

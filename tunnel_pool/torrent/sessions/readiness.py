@@ -11,6 +11,7 @@ from tunnel_pool.overlay.ground.streams import may_come_to_speak
 
 GATHER_S = 0.5  # how long a first circuit waits for others: a peer stays with the circuit it is met over
 STREAMS_S = 2.0  # how long circuits have to find out whether their exits speak streams: who is met by uTP keeps to it
+STEADY_S = 10.0
 ANSWER_S = 0.05  # libtorrent reads that it is associated within this time; what it sends before is lost
 
 
@@ -41,6 +42,10 @@ class Readiness:
         self._associated_s: float | None = None  # an association that is lost later, libtorrent opens again
         self._tunnels = tunnels
         self._dispatcher = dispatcher
+
+    def is_steady(self, now_s: float) -> bool:
+        """Return whether peers can be reached, and could for some time: torrents that had to stop go on by then."""
+        return self.ready_s is not None and now_s >= self.ready_s + STEADY_S
 
     def is_ready(self, now_s: float) -> bool:
         """Return whether torrents that need peers can be started."""

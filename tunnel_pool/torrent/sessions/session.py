@@ -336,6 +336,7 @@ class TorrentSession(LibtorrentSession[Added]):
                 uploaded_bytes=status.total_payload_upload,
                 download_bytes_per_s=status.download_payload_rate,
                 peers=status.num_peers,
+                knows_peers=status.list_peers > 0,
                 finished=status.has_metadata and status.is_finished and torrent.home is None,
                 hidden_hashes=tuple(hidden_hashes_of(status.info_hashes)),
             )
