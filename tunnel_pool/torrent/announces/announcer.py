@@ -58,6 +58,7 @@ ANNOUNCE_S = 5.0  # between announces for the sake of a new address
 DHT_AGAIN_S = (5.0, 15.0, 30.0, 60.0)
 ANNOUNCES_AT_ONCE = 5  # torrents; a look-up in the DHT is a hundred datagrams
 MAX_DHT_ASKED = 512
+NOWHERE = "0.0.0.0"  # noqa: S104 - no address, as py-ipv8 writes it
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +143,8 @@ class Announcer:
         watched, circuit = self._watched.get(self._current or 0), self._tunnels.circuits.get(self._current or 0)
         if watched is None or circuit is None or (port := watched.port()) is None:
             return None
-        return watched.outside.agreed() or (str(circuit.hops[-1].address[0]), port)
+        host = str(circuit.hops[-1].address[0]) if circuit.hops else NOWHERE
+        return watched.outside.agreed() or (None if host == NOWHERE else (host, port))
 
     def is_ready(self, circuit_id: int) -> bool:
         """Return whether a circuit can be sent over."""
@@ -195,7 +197,8 @@ class Announcer:
         self._wants_requests = True
         if (turn := self._http.at_once(tracker, request, self._clock())) is not None:
             return turn
-        if self._requesting() is None and http_trackers.event_of(request) is not Event.STOPPED:
+        is_last = http_trackers.event_of(request) is Event.STOPPED
+        if self._requesting() is None and self._http_exits() and not is_last:
             await self._settling.wait(HELD_S)
         return self._http.told(tracker, request, self._requesting(waits=False))
 
