@@ -58,6 +58,8 @@ class World:
                 str(self.folder / "seeds" / str(number)),
                 lt.torrent_flags.seed_mode,
             )
+            # libtorrent would look for other names of those that differ in case alone.
+            parameters.renamed_files = {at: f"{name}/{path}" if path else name for at, path in enumerate(files)}
             self.seeder.session.add_torrent(parameters)
             self.torrents.append((infohash, content))
         self.contents[infohash] = name, files
