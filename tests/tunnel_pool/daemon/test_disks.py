@@ -18,6 +18,7 @@ from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.rules.room import AHEAD_BYTES, Budget, FreeSpace
 from tunnel_pool.daemon.storage import disk as disk_module
 from tunnel_pool.daemon.storage import room
+from tunnel_pool.daemon.storage.disk import undo_move
 from tunnel_pool.daemon.storage.presence import Part, Presence, expected_parts, presence_of
 from tunnel_pool.daemon.storage.room import Room
 from tunnel_pool.daemon.upkeep import alerts
@@ -276,3 +277,38 @@ def test_what_is_there_is_told_by_sizes(tmp_path):
     assert presence_of([there, gone]) is Presence.SHORT
     assert presence_of([gone, gone]) is Presence.GONE
     assert presence_of([]) is Presence.THERE
+
+
+def test_what_a_failed_move_left_goes_and_what_it_has_moved_comes_back(tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    for path, content in (("t/a", b"whole"), ("t/b", b"another"), ("t/c", b"third")):
+        (source / path).parent.mkdir(parents=True, exist_ok=True)
+        (source / path).write_bytes(content)
+    for path, content in (("t/a", b"whole"), ("t/b", b"ano\0\0\0\0"), ("t/c", b"a stranger's"), ("t/d/e", b"moved")):
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
+        (target / path).write_bytes(content)
+    undo_move(["t/a", "t/b", "t/c", "t/d/e", "t/f", "../g"], str(source), str(target))
+    assert {path: path.read_bytes() for path in target.rglob("*") if path.is_file()} == {
+        target / "t/c": b"a stranger's"
+    }
+    assert not (target / "t/d").exists()
+    left = {path.relative_to(source).as_posix(): path.read_bytes() for path in source.rglob("*") if path.is_file()}
+    assert left == {"t/a": b"whole", "t/b": b"another", "t/c": b"third", "t/d/e": b"moved"}
+
+
+@pytest.mark.slow
+async def test_a_move_that_finds_no_room_leaves_nothing_where_it_was_to_go(seeder, two, mount, state, tmp_path):
+    target = mount("disk", *TMPFS, "size=10m")
+    home = tmp_path / "home"
+    async with daemon_here(state, home) as here:
+        torrent = await added(here, two)
+        await finished(torrent)
+        await here.changes.apply([torrent], Move(str(target)))
+        await until(lambda: torrent.error and not torrent.is_moving)
+        assert "No space left" in torrent.error
+        assert [path for path in target.rglob("*") if path.is_file()] == []
+        assert is_right(seeder, home, "two/a.bin")
+        assert is_right(seeder, home, "two/b.bin")
+        await here.changes.apply([torrent], Verify())
+        await finished(torrent)
+        assert torrent.summary.total_payload_download < 25_000_000, "nothing is fetched anew"

@@ -187,6 +187,7 @@ class Moves:
                 logger.warning("A torrent can't be moved: %s", error.strerror)
                 if not is_tried_again:
                     torrent.happened(Event.FAILED, f"it can't be moved: {error.strerror}")
+                await asyncio.to_thread(_undo, torrent, before, folder)
                 fields = {"moving_to": ""}
             async with library.records.changing:
                 await library.records.put_with_resume(torrent, **fields)
@@ -301,6 +302,14 @@ def check_folders(settings: Settings) -> None:
         raise RequestError("name the folder for incomplete torrents, too: incomplete-dir, or temp_path")
     if settings.incomplete_dir:
         absolute(settings.incomplete_dir)
+
+
+def _undo(torrent: Torrent, source: str, target: str) -> None:
+    names = [*(entry.path for entry in entries_of(torrent)), disk.parts_name(torrent.status.info_hashes)]
+    try:
+        disk.undo_move(names, source, target)
+    except OSError as error:
+        logger.warning("Copies of a torrent that could not be moved are left: %s", error.strerror)
 
 
 def _is_any_there(torrent: Torrent, folder: str) -> bool:

@@ -177,6 +177,24 @@ def finish_move(names: Iterable[str], source: str, target: str) -> None:
         remove_empty_folders(Path(source) / name, Path(source))
 
 
+def undo_move(names: Iterable[str], source: str, target: str) -> None:
+    """Leave nothing of a torrent in `target` after a move there that failed, as libtorrent leaves what it has copied.
+
+    A copy of what is still in `source` is deleted, what is in `target` alone goes back, and what is neither stays.
+    Raises OSError.
+    """
+    for name in names:
+        copy, own = Path(target) / name, Path(source) / name
+        if not (is_inside(target, name) and copy.is_file()) or copy.is_symlink():
+            continue
+        if not os.path.lexists(own):
+            own.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(copy, own)
+        elif _may_arrive(own, copy):
+            copy.unlink()
+        remove_empty_folders(copy, Path(target))
+
+
 def is_in_the_way(file: Deletion, source: str, target: str) -> bool:
     """Return whether a file is in the target of a move that has not ended, and is no copy of the one in the source."""
     if not target or file.root != target or source == target:
