@@ -130,7 +130,7 @@ def test_no_more_run_than_may(kinds, downloads, seeds):
     ],
 )
 def test_a_download_is_done_when_its_last_piece_was_checked(finished, done, wanted, progress, left):
-    told = dict.fromkeys(StatusSummary._fields, 0) | {
+    told = dict.fromkeys((*StatusSummary._fields, "list_peers"), 0) | {
         "errc": SimpleNamespace(value=int),
         "torrent_file": None,
         "info_hashes": lt.info_hash_t(),
@@ -145,7 +145,7 @@ def test_a_download_is_done_when_its_last_piece_was_checked(finished, done, want
 
 
 def status_of(uploaded, downloaded=0, failed=0):
-    told = dict.fromkeys(StatusSummary._fields, 0) | {
+    told = dict.fromkeys((*StatusSummary._fields, "list_peers"), 0) | {
         "errc": SimpleNamespace(value=int),
         "torrent_file": None,
         "info_hashes": lt.info_hash_t(),
