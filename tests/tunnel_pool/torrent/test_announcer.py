@@ -247,10 +247,7 @@ async def test_what_comes_sooner_than_an_http_tracker_allows_gets_its_last_answe
     world.tunnels.add(1, by_http=True)
     found(world, {1: 4000})
     begun = with_http_event("started")
-    waits = asyncio.create_task(world.announcer.http_request(HTTP_TRACKER, begun))
-    await asyncio.sleep(0)
-    world.look()
-    assert (await waits).asked == (begun.replace(b"port=1", b"port=4000"), 1)
+    assert (await asked_at_last(world, begun)).asked == (begun.replace(b"port=1", b"port=4000"), 1)
     answer = http_answer({b"interval": 1800, b"min interval": 900, b"peers": b"abcdef"})
     world.announcer.request_answered(HTTP_TRACKER, begun, b"HTTP/1.1 302 Found\r\nLocation: http://a/\r\n\r\n")
     world.announcer.request_answered(HTTP_TRACKER, begun, http_answer({b"failure reason": b"no"}))
@@ -274,10 +271,7 @@ async def test_what_comes_sooner_than_an_http_tracker_allows_gets_its_last_answe
 async def test_no_tracker_and_no_exit_that_forges_its_answer_shuts_it_off(least_s, world):
     world.tunnels.add(1, by_http=True)
     found(world, {1: 4000})
-    waits = asyncio.create_task(world.announcer.http_request(HTTP_TRACKER, HTTP))
-    await asyncio.sleep(0)
-    world.look()
-    await waits
+    await asked_at_last(world, HTTP)
     answer = {b"interval": 1800, b"min interval": least_s, b"peers": bytes(6 * 1000), b"files": {b"h" * 20: {}}}
     world.announcer.request_answered(HTTP_TRACKER, HTTP, http_answer(answer))
     again = await world.announcer.http_request(HTTP_TRACKER, HTTP)
@@ -290,10 +284,7 @@ async def test_no_tracker_and_no_exit_that_forges_its_answer_shuts_it_off(least_
 async def test_a_tracker_hears_nothing_of_a_torrent_that_has_lost_its_circuit_and_goes_on(world):
     world.tunnels.add(1, by_http=True)
     found(world, {1: 4000})
-    waits = asyncio.create_task(world.announcer.http_request(HTTP_TRACKER, HTTP))
-    await asyncio.sleep(0)
-    world.look()
-    await waits
+    await asked_at_last(world, HTTP)
     del world.tunnels.circuits[1]
     world.announcer.circuit_removed(1)
     stopped = with_http_event("stopped")
@@ -318,6 +309,14 @@ async def test_what_comes_sooner_than_a_udp_tracker_is_asked_gets_its_last_answe
     assert turn == (1, [], (origin, bytes((0, 0, 0, 1)) + b"newt" + bytes((0, 0, 0, 40)) + bytes(8) + b"abcdef"))
     world.now_s += 40
     assert world.announcer.ask(TRACKER, again).sent
+
+
+async def asked_at_last(world, request):
+    """Return what becomes of the first HTTP request, which waits until the announcer has looked."""
+    waits = asyncio.create_task(world.announcer.http_request(HTTP_TRACKER, request))
+    await asyncio.sleep(0)
+    world.look()
+    return await waits
 
 
 def http_answer(body):

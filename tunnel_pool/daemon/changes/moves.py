@@ -305,7 +305,7 @@ def check_folders(settings: Settings) -> None:
 
 
 def _undo(torrent: Torrent, source: str, target: str) -> None:
-    names = [*(entry.path for entry in entries_of(torrent)), disk.parts_name(torrent.status.info_hashes)]
+    names = [*torrent.file_paths(torrent.file_indexes()), disk.parts_name(torrent.status.info_hashes)]
     try:
         disk.undo_move(names, source, target)
     except OSError as error:

@@ -57,6 +57,10 @@ class Settling:
     def __init__(self) -> None:
         self._waiting: list[asyncio.Future[None]] = []
 
+    @property
+    def is_awaited(self) -> bool:
+        return bool(self._waiting)
+
     async def wait(self, at_most_s: float) -> None:
         """Return when it is known, or so much later: what is known has to do then."""
         waiting = asyncio.get_running_loop().create_future()

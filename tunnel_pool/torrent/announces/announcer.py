@@ -267,7 +267,7 @@ class Announcer:
         if self._next is not None and self._is_found(self._next, now_s):
             self._current, self._next = self._next, None
         self._tell(now_s)
-        if self._requesting() is not None:
+        if self._settling.is_awaited and self._requesting() is not None:
             self._settling.ended()
 
     def _is_settled(self, circuit_id: int) -> bool:
@@ -303,7 +303,7 @@ class Announcer:
 
     def _tell(self, now_s: float) -> None:
         """Have torrents announced anew when they are found elsewhere, and to the DHT again after that."""
-        found = Found(self._current or 0, self.port)
+        found = self._found()
         if found.port is not None and found != self._told and now_s - self._announced_s >= ANNOUNCE_S:
             self._told, self._announced_s = found, now_s
             if now_s >= self._next_creation_s:
@@ -319,9 +319,10 @@ class Announcer:
 
     def _is_told(self, infohashes: Iterable[bytes], url: str) -> bool:
         tracker = tracker_of(url)
-        return tracker is not None and self._tellings.are_right(
-            infohashes, tracker, Found(self._current or 0, self.port)
-        )
+        return tracker is not None and self._tellings.are_right(infohashes, tracker, self._found())
+
+    def _found(self) -> Found:
+        return Found(self._current or 0, self.port)
 
     def _seen(self, circuit: Circuit, http_exits: Collection[bytes]) -> Seen:
         carried_bytes = circuit.bytes_up + circuit.bytes_down

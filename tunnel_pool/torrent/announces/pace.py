@@ -9,7 +9,7 @@ from enum import Enum, auto
 from typing import Generic, NamedTuple, TypeVar
 
 from tunnel_pool.overlay.ground.pacing import Newest
-from tunnel_pool.torrent.announces.tellings import Tellings, Tracker, Where
+from tunnel_pool.torrent.announces.tellings import Found, Telling, Tellings, Tracker, Where
 
 MAX_PACED = 1 << 16
 Answer = TypeVar("Answer")
@@ -54,9 +54,16 @@ class Pace(Generic[Answer]):
         self._tellings.answered(infohash, tracker)
         self._paced[infohash, tracker] = Paced(until_s, answer)
 
-    def stopped(self, infohash: bytes, tracker: Tracker) -> None:
-        """Forget a torrent that stops."""
+    def told(self, infohash: bytes, tracker: Tracker, now: Telling) -> Telling | None:
+        """Note an announce; return the one before it where that is to be taken back, and can be."""
+        before = self._tellings.told(infohash, tracker, now)
+        return before if before is not None and self._where.is_ready(before.found.circuit_id) else None
+
+    def stopped(self, infohash: bytes, tracker: Tracker) -> Found | None:
+        """Forget a torrent that stops; return where it was found, if it can say so from there."""
         self._paced.pop((infohash, tracker), None)
+        found = self._tellings.stopped(infohash, tracker)
+        return found if found is not None and self._where.is_ready(found.circuit_id) else None
 
     def answer(self, infohash: bytes, tracker: Tracker, now_s: float) -> Paced[Answer] | None:
         """Return the answer to an announce without an event that comes too soon; None if it goes to the tracker."""

@@ -65,7 +65,7 @@ class UdpQuestions:
     """Holds what UDP trackers were asked."""
 
     def __init__(self, where: Where, tellings: Tellings, random_bytes: Callable[[int], bytes]) -> None:
-        self._where, self._tellings, self._random_bytes = where, tellings, random_bytes
+        self._where, self._random_bytes = where, random_bytes
         self.connections = Connections(random_bytes)
         self._pace = Pace[Datagram](where, tellings)
         self._out = Newest[bytes, tuple[bytes, Tracker]](MAX_OUT)  # announces, by their transactions
@@ -141,8 +141,8 @@ class UdpQuestions:
         is_here = circuit_id == self._where.circuit_id and destination[0] != AddressType.IPV6
         port = self._where.port if is_here else None
         told = udp_trackers.rewritten(payload, port, self._where.account_of(infohash))
-        before = self._tellings.told(infohash, tracker, Telling(Found(circuit_id, port), told))
-        if before is None or not self._where.is_ready(before.found.circuit_id):
+        before = self._pace.told(infohash, tracker, Telling(Found(circuit_id, port), told))
+        if before is None:
             return [Sent(circuit_id, Datagram(destination, told))]
         if udp_trackers.event_of(told) is Event.NONE:
             told = udp_trackers.with_event(told, Event.STARTED)
@@ -160,11 +160,8 @@ class UdpQuestions:
         """Return how a tracker is told that a torrent has stopped, and over which circuit."""
         destination, payload = question
         infohash, tracker = udp_trackers.infohash_of(payload), _udp_tracker(destination)
-        found = self._tellings.stopped(infohash, tracker)
-        self._pace.stopped(infohash, tracker)
-        port = None
-        if found is not None and self._where.is_ready(found.circuit_id):
-            circuit_id, port = found
+        found = self._pace.stopped(infohash, tracker)
+        circuit_id, port = found if found is not None else (circuit_id, None)
         told = udp_trackers.rewritten(payload, port, self._where.account_of(infohash))
         return circuit_id, Datagram(destination, told)
 
@@ -173,7 +170,7 @@ class HttpQuestions:
     """Holds what HTTP trackers were asked."""
 
     def __init__(self, where: Where, tellings: Tellings) -> None:
-        self._where, self._tellings = where, tellings
+        self._where = where
         self._pace = Pace[bytes](where, tellings)
 
     def at_once(self, tracker: Address, announce: bytes, now_s: float) -> HttpTurn | bytes | None:
@@ -189,9 +186,7 @@ class HttpQuestions:
             return None
         if self._pace.is_lost(infohash, place):
             return tracker_answers.nobody()
-        found = self._tellings.stopped(infohash, place)
-        self._pace.stopped(infohash, place)
-        if found is None or not self._where.is_ready(found.circuit_id):
+        if (found := self._pace.stopped(infohash, place)) is None:
             return None
         told = http_trackers.rewritten(announce, found.port, self._where.account_of(infohash))
         return HttpTurn(None, HttpQuestion(told, found.circuit_id))
@@ -213,8 +208,8 @@ class HttpQuestions:
         asked = HttpQuestion(http_trackers.with_event(told, event), circuit_id)
         if circuit_id is None or event is Event.STOPPED:
             return HttpTurn(None, asked)
-        before = self._tellings.told(infohash, place, Telling(Found(circuit_id, port), told))
-        if before is None or not self._where.is_ready(before.found.circuit_id):
+        before = self._pace.told(infohash, place, Telling(Found(circuit_id, port), told))
+        if before is None:
             return HttpTurn(None, asked)
         if event is Event.NONE:
             asked = HttpQuestion(http_trackers.with_event(told, Event.STARTED), circuit_id)
