@@ -130,6 +130,20 @@ async def test_guards_that_are_silent_for_a_moment_are_not_replaced_by_others():
         client.candidates.clear()
 
 
+async def test_a_relay_that_was_silent_comes_first_where_there_is_no_other():
+    """A seeder that asked the only other node before that one was up was introduced nowhere for a long time."""
+    async with (
+        network(exits=1, relays=1) as (end, relay),
+        opened(make_config(frozenset(), [address_of(end), address_of(relay)])) as (client,),
+    ):
+        await until(lambda: len(client.candidates) == 2)
+        known = {peer.public_key.key_to_bin(): peer for peer in client.candidates}
+        client.suspects.add(relay.my_peer.mid, time.monotonic())
+        circuit = client.create_circuit(2, CIRCUIT_TYPE_IP_SEEDER, required_exit=known[key_of(end)])
+        assert await circuit.ready
+        assert [hop.public_key_bin for hop in circuit.hops] == [key_of(relay), key_of(end)]
+
+
 # Whom a node takes in, and where
 
 

@@ -52,7 +52,6 @@ class ChosenHops(TunnelCommunity):
     def __init__(self, settings: Any) -> None:
         self.hop_choice = HopChoice(self, settings.requires_diversity)
         self.way_out = WayOut()
-        self._first_hops: list[Peer] = []  # the first hops of the circuit that is being created
         self._group = 0  # its isolation group
         self.liveness = Liveness()
         # What circuits had brought when their exits were last heard to serve us, and when that was (monotonic).
@@ -81,16 +80,22 @@ class ChosenHops(TunnelCommunity):
         if detour is None:
             return None
         hops = goal_hops + detour
-        self._first_hops = self.hop_choice.first(hops, ctype, required_exit) if hops > 1 else []
-        if hops > 1 and not self._first_hops:
+        first_hops = self.hop_choice.first(hops, ctype, required_exit) if hops > 1 else []
+        if hops > 1 and not first_hops:
             if not detour or goal_hops > 1 or not (required_exit or self._knows_an_exit(ctype)):
                 return None
             hops, detour = 1, 0  # where nobody else is known, there is no other way
         if hops == 1 and ctype == CIRCUIT_TYPE_DATA:
             self._ask_directly(now_s)
             required_exit = required_exit or self.hop_choice.only(Lane(goal_hops, self._group))
-        circuit: Circuit | None = super().create_circuit(hops, ctype, None, required_exit, info_hash)
-        if circuit is not None and detour:
+        if hops == 1:
+            only: Circuit | None = super().create_circuit(hops, ctype, None, required_exit, info_hash)
+            return only
+        # py-ipv8 would create none where only silent relays are left.
+        circuit_id = self._generate_circuit_id()
+        self.circuits[circuit_id] = circuit = Circuit(circuit_id, hops, ctype, required_exit, info_hash)
+        self.send_initial_create(circuit, first_hops, self.settings.circuit_timeout // self.settings.next_hop_timeout)
+        if detour:
             set_detour(circuit, detour)
         return circuit
 
@@ -129,8 +134,6 @@ class ChosenHops(TunnelCommunity):
 
     def send_initial_create(self, circuit: Circuit, candidate_peers: list[Peer], max_tries: int) -> None:
         self._suspect_unverified(circuit)
-        if circuit.unverified_hop is None and circuit.goal_hops > 1 and self._first_hops:
-            candidate_peers, self._first_hops = self._first_hops, []
         super().send_initial_create(circuit, candidate_peers, max_tries)
         if circuit.unverified_hop is not None:
             # Keep the hop's address fixed for this circuit, whatever later messages say.
