@@ -13,7 +13,7 @@ when the pool is, and FAILED when all slots are given up. A STOPPED or FAILED sl
 again when it is opened anew.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -22,6 +22,7 @@ from tunnel_pool.overlay.ground.pacing import doubled_s
 START_TIMEOUT_S = 30.0
 HEARTBEAT_INTERVAL_S = 1.0
 HEARTBEAT_TIMEOUT_S = 4.0
+MAX_STARVED_S = 30.0  # how long a child that gets no core is waited for
 EXIT_GRACE_S = 1.5
 OWN_DELAY_S = 0.5  # the longest time between two decisions; beyond it the main process was busy or asleep
 FIRST_RESTART_DELAY_S = 0.25
@@ -43,6 +44,10 @@ class ChildState(Enum):
 WORKING_STATES = frozenset({ChildState.RUNNING, ChildState.DRAINING})
 ALIVE_STATES = WORKING_STATES | {ChildState.STARTING, ChildState.ENDING}
 FINAL_STATES = frozenset({ChildState.STOPPED, ChildState.FAILED})
+
+
+Starved = Callable[[int], float]
+"""Returns for how many seconds a slot's child could have run and got no core since the last heartbeat was sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,16 +185,17 @@ class PoolPolicy:
                 record.why = why
                 self._change_state(record, ChildState.FAILED, now_s)
 
-    def decide(self, now_s: float, may_spawn: bool = True) -> list[Command]:
+    def decide(self, now_s: float, may_spawn: bool = True, starved_s: Starved = lambda slot: 0.0) -> list[Command]:
         """Return what to do now; each command is returned once and recorded as done.
 
         Call it often. After OWN_DELAY_S or more without a call, pending heartbeats get
         that much more time: their answers may have waited unread in this process.
+        A child that got no core has as much more time, up to MAX_STARVED_S.
         """
         self._forgive_our_own_delay(now_s)
         commands = []
         for record in self.slots.values():
-            command = self._decide_slot(record, now_s, may_spawn)
+            command = self._decide_slot(record, now_s, may_spawn, starved_s)
             if command is not None:
                 commands.append(command)
         return commands
@@ -252,7 +258,7 @@ class PoolPolicy:
                 if record.heartbeat_sent_s is not None:
                     record.heartbeat_sent_s += delay_s
 
-    def _decide_slot(self, record: SlotRecord, now_s: float, may_spawn: bool) -> Command | None:
+    def _decide_slot(self, record: SlotRecord, now_s: float, may_spawn: bool, starved_s: Starved) -> Command | None:
         match record.state:
             case ChildState.WAITING if may_spawn and now_s >= record.spawn_at_s:
                 return self._spawn(record, now_s)
@@ -261,7 +267,7 @@ class PoolPolicy:
             case ChildState.STARTING if now_s - record.since_s >= START_TIMEOUT_S:
                 return self._request_exit(record, f"not ready {START_TIMEOUT_S:.0f} s after its start", now_s)
             case ChildState.RUNNING | ChildState.DRAINING:
-                return self._question(record, now_s)
+                return self._question(record, now_s, starved_s)
             case ChildState.ENDING if not record.killed and now_s - record.since_s >= EXIT_GRACE_S:
                 record.killed = True
                 return Kill(record.slot)
@@ -275,9 +281,10 @@ class PoolPolicy:
         self._change_state(record, ChildState.STARTING, now_s)
         return Spawn(record.slot)
 
-    def _question(self, record: SlotRecord, now_s: float) -> Command | None:
+    def _question(self, record: SlotRecord, now_s: float, starved_s: Starved) -> Command | None:
         if record.heartbeat_sent_s is not None:
-            if now_s - record.heartbeat_sent_s >= HEARTBEAT_TIMEOUT_S:
+            overdue_s = now_s - record.heartbeat_sent_s - HEARTBEAT_TIMEOUT_S
+            if overdue_s >= 0 and overdue_s >= min(starved_s(record.slot), MAX_STARVED_S):
                 return self._request_exit(record, f"no heartbeat for {HEARTBEAT_TIMEOUT_S:.0f} s", now_s)
             return None
         if now_s < record.heartbeat_due_s:

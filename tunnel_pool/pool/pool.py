@@ -18,6 +18,7 @@ from tunnel_pool.pool.policy import (
     ALIVE_STATES,
     FINAL_STATES,
     HEARTBEAT_TIMEOUT_S,
+    MAX_STARVED_S,
     START_TIMEOUT_S,
     WORKING_STATES,
     ChildState,
@@ -38,6 +39,7 @@ from tunnel_pool.rpc.errors import RemoteError
 from tunnel_pool.rpc.sockets import HasDescriptor, give
 from tunnel_pool.rpc.sync import CarriedState, SyncState
 from tunnel_pool.system.errors import UserError
+from tunnel_pool.system.run_delay import RunDelay
 
 TICK_S = 0.1
 CALM_TICK_S = 0.25  # while all children work
@@ -75,6 +77,7 @@ class ProcessPool:
         self._template: Template | None = None
         self._policy = PoolPolicy()
         self._children: dict[int, ChildProcess] = {}
+        self._run_delays: dict[int, RunDelay] = {}  # by slot, since the last heartbeat was sent
         self._created: dict[int, pb.Created] = {}
         self._before_restart: dict[int, tuple[Counter[str], CarriedState]] = {}
         self._ready_or_final = asyncio.Event()
@@ -232,7 +235,8 @@ class ProcessPool:
         template = self._template
         if template is not None and template.failure is not None:
             self._policy.give_up(template.failure, now_s)
-        for command in self._policy.decide(now_s, may_spawn=template is None or template.is_ready):
+        may_spawn = template is None or template.is_ready
+        for command in self._policy.decide(now_s, may_spawn, self._starved_s):
             self._perform(command)
         states = {record.state for record in self.records.values()}
         if states <= FINAL_STATES or ChildState.RUNNING in states:
@@ -303,12 +307,17 @@ class ProcessPool:
             self.child_lost(child, str(error.args[0]))
         self._tick()
 
+    def _starved_s(self, slot: int) -> float:
+        delay = self._run_delays.get(slot)
+        return delay.waited_s() if delay is not None else 0.0
+
     def _send_heartbeat(self, child: ChildProcess) -> None:
         def answered(future: "asyncio.Future[pb.HeartbeatReply]") -> None:
             if future.exception() is None and self._children.get(child.slot) is child:
                 self._policy.heartbeat_answered(child.slot, time.monotonic())
 
-        child.call("heartbeat", pb.Heartbeat(), HEARTBEAT_TIMEOUT_S).add_done_callback(answered)
+        self._run_delays[child.slot] = RunDelay(child.pid)
+        child.call("heartbeat", pb.Heartbeat(), HEARTBEAT_TIMEOUT_S + MAX_STARVED_S).add_done_callback(answered)
 
     # What the children tell (ChildListener)
 
@@ -351,6 +360,7 @@ class ProcessPool:
         self._remember(child)
         self._policy.ended(child.slot, how, time.monotonic())
         del self._children[child.slot]
+        self._run_delays.pop(child.slot, None)
         self._created.pop(child.slot, None)
         if self._is_needed(child.slot):
             outcome = "given up" if record.state is ChildState.FAILED else "replaced"

@@ -6,6 +6,7 @@ from tunnel_pool.pool.policy import (
     HEARTBEAT_TIMEOUT_S,
     MAX_RESTART_DELAY_S,
     MAX_START_FAILURES,
+    MAX_STARVED_S,
     STABLE_S,
     START_TIMEOUT_S,
     ChildState,
@@ -72,6 +73,22 @@ def test_a_child_that_hangs_is_asked_then_killed_then_replaced():
     assert state(made) is ChildState.WAITING
     assert made.decide(30 + restart_delay_s(1)) == [Spawn(0)]
     assert made.slots[0].restarts == 1
+
+
+@pytest.mark.parametrize(
+    ("share", "asked_after_s"),
+    [(0.5, 2 * HEARTBEAT_TIMEOUT_S), (1.0, HEARTBEAT_TIMEOUT_S + MAX_STARVED_S)],  # of the time without a core
+)
+def test_a_child_that_gets_no_core_has_longer_to_answer_but_not_for_ever(share, asked_after_s):
+    made = running()
+    commands = []
+    for tick in range(1000):
+        now_s = tick / 10
+        starved_s = share * (now_s - HEARTBEAT_INTERVAL_S)
+        commands += [(now_s, command) for command in made.decide(now_s, starved_s=lambda slot, so=starved_s: so)]
+    (sent_s, _), (asked_s, asked), *_ = commands
+    assert isinstance(asked, RequestExit)
+    assert asked_s - sent_s == pytest.approx(asked_after_s, abs=0.11)
 
 
 def test_a_busy_main_process_does_not_blame_its_children():
