@@ -21,7 +21,7 @@ from tunnel_pool.system.files import write_atomically
 from tunnel_pool.system.state import state_of_our_own
 from tunnel_pool.torrent.client import TorrentClient
 from tunnel_pool.torrent.isolation import Isolation
-from tunnel_pool.torrent.metainfo import infohash_of, magnet_link, make_torrent
+from tunnel_pool.torrent.metainfo import infohash_of, magnet_link, make_torrent, read_metainfo
 from tunnel_pool.torrent.sessions.lockdown import LockdownMode
 from tunnel_pool.tunnels import NodeOptions
 
@@ -133,12 +133,16 @@ async def _torrent_of(path: Path, kept_in: Path) -> lt.add_torrent_params:
         raise UserError(f"cannot seed {path}: name a file or folder in it")
     kept = kept_in / f"{_fingerprint(path)}.torrent"
     try:
-        return lt.load_torrent_buffer(kept.read_bytes())
+        return read_metainfo(kept.read_bytes())
     except (OSError, RuntimeError):
         pass  # it is not there, or damaged: it is made again
     data = await _hash(path)
+    try:
+        torrent = read_metainfo(data)
+    except RuntimeError as error:
+        raise UserError(f"cannot seed {path}: {str(error).split(' [')[0]}") from None
     await asyncio.to_thread(_keep, kept, data)
-    return lt.load_torrent_buffer(data)
+    return torrent
 
 
 def _keep(torrent: Path, data: bytes) -> None:

@@ -8,7 +8,7 @@ import libtorrent as lt
 
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.system.errors import UserError
-from tunnel_pool.torrent.metainfo import parse_link, parse_torrent, read_metainfo
+from tunnel_pool.torrent.metainfo import parse_link, parse_torrent, read_metainfo, read_resume
 
 KEPT_OF_RESUME = (
     "active_time", "added_time", "completed_time", "file_priorities", "finished_time", "seeding_time",
@@ -31,7 +31,7 @@ def of_resume(text: str) -> tuple[lt.add_torrent_params, dict[int, str]]:
     that are there, what was moved and when are taken.
     """
     try:
-        given = lt.read_resume_data(base64.b64decode(text))
+        given = read_resume(base64.b64decode(text))
         if given.ti is None:
             raise RequestError("the resume data has no metadata")
         metainfo: Any = lt.write_torrent_file(given)

@@ -6,6 +6,7 @@ import libtorrent as lt
 
 from tunnel_pool.daemon.rules.groups import MAX_KB_PER_S
 from tunnel_pool.importing.model import BadTorrentError, info_of
+from tunnel_pool.torrent.metainfo import read_resume
 
 # What says how a torrent was, of all that resume data says; the rest is the other program's own.
 FIELDS = (
@@ -17,7 +18,7 @@ FIELDS = (
 def with_resume(parameters: lt.add_torrent_params, resume: bytes) -> lt.add_torrent_params:
     """Add what resume data says to what a torrent file says. Raises BadTorrentError."""
     try:
-        kept = lt.read_resume_data(resume)
+        kept = read_resume(resume)
     except (RuntimeError, ValueError):
         raise BadTorrentError("its resume data can't be read") from None
     if kept.info_hashes.v1 != parameters.info_hashes.v1:

@@ -14,7 +14,9 @@ MAX_TORRENT_FILE_BYTES = 64 << 20
 MAX_LINK_PEERS = 100  # the most x.pe of a magnet link, which may be as long as it likes
 MAX_TRACKERS = 200  # the most trackers of a torrent, however many it names
 MAX_WEB_SEEDS = 100
-MAX_TOKENS = 3_000_000  # libtorrent's own bound: numbers, texts, lists and dictionaries, of a file about eight
+# Numbers, texts, lists and dictionaries, of a file about eight: a million files. libtorrent's own bound is 3,000,000.
+MAX_TOKENS = 8_000_000
+MAX_TOKENS_OF_RESUME = 2 * MAX_TOKENS  # resume data holds the metainfo, and a priority and perhaps a name of each file
 MAX_TOKENS_OF_STRANGERS = 150_000
 
 
@@ -51,6 +53,15 @@ def read_metainfo(data: bytes, most_tokens: int = MAX_TOKENS) -> lt.add_torrent_
     parameters = lt.load_torrent_buffer(data, limits)
     _bound(parameters)
     return parameters
+
+
+def read_resume(data: bytes) -> lt.add_torrent_params:
+    """Return what resume data says, of every torrent that `read_metainfo` takes. Raises RuntimeError.
+
+    By libtorrent's own bound, it writes resume data of torrents that it then can't read.
+    """
+    limits: Any = {"max_decode_tokens": MAX_TOKENS_OF_RESUME}
+    return lt.read_resume_data(data, limits)
 
 
 def _bound(parameters: lt.add_torrent_params) -> None:

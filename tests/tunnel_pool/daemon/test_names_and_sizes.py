@@ -188,3 +188,22 @@ async def test_a_category_that_is_not_there_is_a_conflict(tmp_path):
 def test_libtorrent_counts_files_that_pad():
     """Our own counting is needed no more once this has changed."""
     assert list(lt.parse_magnet_uri(f"magnet:?xt=urn:btih:{'a' * 40}&so=1").file_priorities) == [0, 4]
+
+
+# Many files
+
+
+@pytest.mark.slow
+async def test_a_torrent_of_very_many_files_is_there_after_a_restart(tmp_path):
+    """By libtorrent's own bounds, it writes resume data of 374,998 files that it then can't read."""
+    count = 376_000
+    files = [{b"length": 1, b"path": [b"%d" % number]} for number in range(count)]
+    info = {b"name": b"many", b"piece length": 16384, b"pieces": bytes(20 * -(-count // 16384)), b"files": files}
+    (tmp_path / "state").mkdir()
+    wish = AddRequest(hops=0, stopped=True, file_priorities=[0, *[4] * (count - 1)])
+    async with daemon_here(tmp_path / "state", tmp_path / "own") as here:
+        await here.changes.add(read_metainfo(lt.bencode({b"info": info})), wish)
+    async with daemon_here(tmp_path / "state", tmp_path / "own") as here:
+        (torrent,) = here.library.torrents.values()
+        assert torrent.handle.torrent_file().num_files() == count
+        assert torrent.handle.get_file_priorities()[:2] == [0, 4]

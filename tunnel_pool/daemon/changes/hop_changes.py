@@ -11,6 +11,7 @@ from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.sessions import PLAIN_LANE
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.isolation import PLAIN
+from tunnel_pool.torrent.metainfo import read_resume
 
 REMOVE_TIMEOUT_S = 10.0
 KNOWN_TO_THE_WORLD = (
@@ -82,7 +83,7 @@ class HopChanges:
         # The steps that can fail come first, so that a failure changes nothing.
         staying = await self._resume_of_others(torrent) if ends_plain else []
         resume = await library.records.put_with_resume(torrent, with_peers, **{**fields, "hops": hops, "peers": kept})
-        parameters = lt.read_resume_data(resume)
+        parameters = read_resume(resume)
         library.scheduler.leave_swarms(torrent)
         torrent.update(torrent.handle.status())
         if not torrent.is_between_sessions:
@@ -111,7 +112,7 @@ class HopChanges:
             if torrent is not leaving and not torrent.is_between_sessions
         ]
         resumes = await asyncio.gather(*(self._library.records.resume_data(torrent) for torrent in others))
-        return [(torrent, lt.read_resume_data(resume)) for torrent, resume in zip(others, resumes, strict=True)]
+        return [(torrent, read_resume(resume)) for torrent, resume in zip(others, resumes, strict=True)]
 
     async def _end_plain_session(self, staying: Sequence[tuple[Torrent, lt.add_torrent_params]]) -> None:
         """Close the plain session, and open another for the plain torrents that stay.

@@ -9,7 +9,7 @@ from tunnel_pool.daemon.record import Record, new_tracker_key
 from tunnel_pool.daemon.storage.store import StoredTorrent
 from tunnel_pool.daemon.torrents.records import Records
 from tunnel_pool.overlay.ground.config import MAX_HOPS
-from tunnel_pool.torrent.metainfo import name_of, parse_link
+from tunnel_pool.torrent.metainfo import name_of, parse_link, read_resume
 
 OF_RECORD = "what was kept of it was damaged: say its hops, labels and folder again, and start it"
 OF_RESUME = "what was kept of it was damaged: add its torrent file again, or start it to have it found by its infohash"
@@ -63,6 +63,6 @@ async def _mended(records: Records, stored: StoredTorrent, position: int) -> Kep
 def _parameters(stored: StoredTorrent) -> lt.add_torrent_params | None:
     """Return what libtorrent is given of a torrent, None when it can't be read."""
     try:
-        return lt.read_resume_data(stored.resume)
+        return read_resume(stored.resume)
     except (RuntimeError, TypeError):
         return None

@@ -119,8 +119,14 @@ def is_inside(path: str) -> bool:
 
 
 def _unchanged(info: lt.torrent_info, files: lt.file_storage, named: Sequence[str]) -> dict[int, str]:
-    """Return the paths as they stand in the metainfo (BEP 3, BEP 52), where libtorrent's are others."""
-    decoded: object = lt.bdecode(info.info_section())
+    """Return the paths as they stand in the metainfo (BEP 3, BEP 52), where libtorrent's are others.
+
+    None of a torrent of more than some 250,000 files: libtorrent's Python decodes at most 2,000,000 tokens.
+    """
+    try:
+        decoded: object = lt.bdecode(info.info_section())
+    except RuntimeError:
+        return {}
     paths = _paths_in(decoded)
     real = real_files(files)
     if [size for _, size in paths] != [files.file_size(index) for index in real]:

@@ -14,6 +14,7 @@ from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.storage.settings import Settings, settings_of
 from tunnel_pool.daemon.storage.store import Deletion, Store, StoredTorrent, StoreError
 from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.torrent.metainfo import read_resume
 
 RESUME_TIMEOUT_S = 10.0
 MOST_LEFT_IN_ALL = 10_000  # files of removed torrents that are remembered, and such torrents
@@ -98,7 +99,12 @@ class Records:
 
     async def add(self, record: Record, parameters: lt.add_torrent_params) -> None:
         """Keep a torrent that is to be opened, or one in another place than it was. Raises StoreError."""
-        await self._store.put(record, lt.write_resume_data_buf(parameters))
+        resume = lt.write_resume_data_buf(parameters)
+        try:
+            read_resume(resume)
+        except RuntimeError as error:  # the torrent would be gone after a restart
+            raise StoreError(f"what is to be kept of {record.name} can't be read back: {error}") from None
+        await self._store.put(record, resume)
 
     async def remove(self, infohashes: Iterable[str], deletions: Sequence[Deletion] = ()) -> None:
         """Forget torrents, and keep which files are to be deleted for them. Raises StoreError."""
@@ -149,7 +155,7 @@ class Records:
         record = msgspec.structs.replace(torrent.record, **{"edited_s": time.time(), **changes})
         resume = await self.resume_data(torrent)
         if not with_peers:
-            parameters = lt.read_resume_data(resume)
+            parameters = read_resume(resume)
             parameters.peers = parameters.banned_peers = []
             resume = lt.write_resume_data_buf(parameters)
         torrent.kept_with_resume()

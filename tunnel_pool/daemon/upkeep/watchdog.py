@@ -12,6 +12,7 @@ from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.rules.standstill import Step
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.torrent.metainfo import read_resume
 from tunnel_pool.torrent.sessions.lost_peers import is_end_to_end
 
 logger = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ class Watchdog:
     async def _ask_again(self, torrent: Torrent) -> None:
         """Ask its known peers, its trackers and the DHT again. Raises StoreError."""
         library = self._library
-        peers = lt.read_resume_data(await library.records.resume_data(torrent)).peers
+        peers = read_resume(await library.records.resume_data(torrent)).peers
         if not library.records.is_here(torrent):
             return
         session = library.sessions.ensure_open(torrent.lane)

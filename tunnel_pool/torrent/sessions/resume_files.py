@@ -10,7 +10,7 @@ import libtorrent as lt
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.system.files import write_atomically
 from tunnel_pool.torrent.entries import places_in
-from tunnel_pool.torrent.metainfo import infohash_of
+from tunnel_pool.torrent.metainfo import infohash_of, read_resume
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class ResumeFiles:
         """
         path = self._path(infohash)
         try:
-            saved = lt.read_resume_data(path.read_bytes())
+            saved = read_resume(path.read_bytes())
         except FileNotFoundError:
             return None, False
         except (OSError, RuntimeError) as error:

@@ -11,6 +11,7 @@ from tunnel_pool.daemon.server.qbittorrent import categories, fields, listing, t
 from tunnel_pool.daemon.server.qbittorrent.shown import Shown
 from tunnel_pool.daemon.server.qbittorrent.words import Call, FileAnswer, Words
 from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.torrent.metainfo import read_resume
 
 ALL = ("all", "*")
 
@@ -111,7 +112,7 @@ class Reading:
         torrent = self.one(words)
         if torrent.info is None:
             raise ConflictError("Unable to export torrent file. Error: its metadata is not known yet")
-        parameters = lt.read_resume_data(await self._library.records.resume_data(torrent))
+        parameters = read_resume(await self._library.records.resume_data(torrent))
         name_trackers(parameters, torrent.record.trackers, torrent.record.web_seeds)
         metainfo: Any = lt.write_torrent_file(parameters)
         content = lt.bencode(metainfo)
