@@ -1,5 +1,6 @@
 """The record of a torrent: the daemon keeps it beside libtorrent's resume data. Pure."""
 
+import os
 import secrets
 from enum import IntEnum, StrEnum
 from typing import Annotated
@@ -87,6 +88,11 @@ class Record(msgspec.Struct):
     def is_incoming(self) -> bool:
         """Return whether it has a folder of its own since its files are not known yet."""
         return self.folder.endswith(INCOMING)
+
+    @property
+    def has_own_folder(self) -> bool:
+        """Return whether its folder was made for it alone, until it is whole; that of an import is for others, too."""
+        return bool(self.folder_when_done) and self.infohash in os.path.basename(self.folder)
 
     @property
     def owned_folder(self) -> str:

@@ -56,7 +56,10 @@ def _found(state: Path, kept: dict[str, Any], resume: bytes | None, label: str |
         parameters = with_resume(parameters, resume)
     parameters.save_path = parameters.save_path or str(kept.get("save_path") or "")
     name = str(kept.get("name") or "")
-    return Found(parameters, [label] if label else [], bool(kept.get("paused")), _changes(kept), name)
+    found = Found(parameters, [label] if label else [], bool(kept.get("paused")), _changes(kept), name)
+    if kept.get("move_completed"):
+        found.go_home(str(kept.get("move_completed_path") or ""))
+    return found
 
 
 def _torrents(path: Path) -> list[dict[str, Any]]:

@@ -28,6 +28,13 @@ class Found:
     name: str = ""  # as its owner called it
     renames: list[tuple[str, str]] = field(default_factory=list)  # of files named as not whole: path, and usual name
     guesses: list[dict[int, str]] = field(default_factory=list)  # other names of its files
+    folder_when_done: str = ""  # where its files go once it is whole, by its program; empty where they stay
+
+    def go_home(self, folder: str) -> None:
+        """Have the files go to another folder once they are whole, unless they are."""
+        is_elsewhere = os.path.normpath(folder) != os.path.normpath(self.parameters.save_path)
+        if os.path.isabs(folder) and is_elsewhere and not all(self.parameters.have_pieces or [False]):
+            self.folder_when_done = folder
 
 
 class BadTorrentError(Exception):

@@ -3,10 +3,12 @@
 See bencoderesumedatastorage.cpp and dbresumedatastorage.cpp there.
 """
 
+import configparser
 import contextlib
 import json
+import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,10 +36,14 @@ FOLDER, DATABASE = "BT_backup", "torrents.db"
 PARTIAL = ".!qB"
 GLOBAL_RATIO, NO_RATIO = -2000, -1000  # in thousandths
 
+Homes = Callable[[str], str]
+"""Returns the folder of a category's torrents, or of those without one (""); empty where nobody says it."""
+
 
 def read(folder: Path) -> Iterator[Found | BadTorrentError]:
+    homes = _homes(folder)
     if (database := folder / DATABASE).is_file():
-        yield from _of_database(database)
+        yield from _of_database(database, homes)
     backup = _backup_of(folder)
     order: list[str] = []
     with contextlib.suppress(BadTorrentError):
@@ -45,24 +51,48 @@ def read(folder: Path) -> Iterator[Found | BadTorrentError]:
     places = {name: place for place, name in enumerate(order)}
     paths = sorted(backup.glob("*.fastresume"))
     for path in sorted(paths, key=lambda path: places.get(path.stem, len(places))):
-        yield attempted(path.name, partial(_read, path))
+        yield attempted(path.name, partial(_read, path, homes))
 
 
-def _read(path: Path) -> Found:
+def _read(path: Path, homes: Homes) -> Found:
     resume = content_of(path)
     parameters = torrent_of(path.with_suffix(".torrent"))
-    return _found(with_resume(parameters, resume), dictionary_of(resume, path.name))
+    return _found(with_resume(parameters, resume), dictionary_of(resume, path.name), homes)
 
 
 def categories(folder: Path) -> dict[str, str]:
     """Return the categories and the folder of each, empty for the usual one."""
-    usual = [CONFIG.expanduser()] if folder in [place.expanduser() for place in USUAL] else []
-    places = (folder, folder / "config", folder / "qBittorrent" / "config", folder.parent / "config")
-    for place in (*places, *usual):
+    for place in _configurations(folder):
         with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
             kept = json.loads((place / "categories.json").read_bytes())
             return {str(name): str(one.get("save_path") or "") for name, one in kept.items()}
     return {}
+
+
+def _configurations(folder: Path) -> list[Path]:
+    """Return where the configuration may be that belongs to what is kept here."""
+    usual = [CONFIG.expanduser()] if folder in [place.expanduser() for place in USUAL] else []
+    return [folder, folder / "config", folder / "qBittorrent" / "config", folder.parent / "config", *usual]
+
+
+def _homes(folder: Path) -> Homes:
+    """Say where torrents go that are managed automatically: it is kept of each category, and not of each torrent."""
+    usual = next(filter(None, map(_usual_folder, _configurations(folder))), "")
+    own = categories(folder)
+
+    def home(category: str) -> str:
+        return own.get(category) or (os.path.join(usual, category) if usual else "")
+
+    return home
+
+
+def _usual_folder(place: Path) -> str:
+    """Return the folder for all torrents, by qBittorrent's configuration in a folder; empty where it does not say."""
+    parser = configparser.RawConfigParser(strict=False)
+    with contextlib.suppress(OSError, ValueError, configparser.Error):
+        parser.read(place / "qBittorrent.conf", encoding="utf-8")
+        return parser.get("BitTorrent", r"Session\DefaultSavePath", fallback="").strip('"')
+    return ""
 
 
 def _backup_of(folder: Path) -> Path:
@@ -73,7 +103,7 @@ def _backup_of(folder: Path) -> Path:
     return folder
 
 
-def _of_database(path: Path) -> Iterator[Found | BadTorrentError]:
+def _of_database(path: Path, homes: Homes) -> Iterator[Found | BadTorrentError]:
     try:
         with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
             connection.row_factory = sqlite3.Row
@@ -82,10 +112,10 @@ def _of_database(path: Path) -> Iterator[Found | BadTorrentError]:
         yield BadTorrentError(f"{path.name} can't be read: {error}")
         return
     for row in rows:
-        yield attempted(str(row.get("torrent_id")), partial(_of_row, row))
+        yield attempted(str(row.get("torrent_id")), partial(_of_row, row, homes))
 
 
-def _of_row(row: dict[str, Any]) -> Found:
+def _of_row(row: dict[str, Any], homes: Homes) -> Found:
     """Return a torrent by its row, whose columns are the keys of the other form but for `qBt-`."""
     if not row.get("metadata"):
         raise BadTorrentError("its metadata is not known yet: add its magnet link")
@@ -94,7 +124,7 @@ def _of_row(row: dict[str, Any]) -> Found:
     names = {
         "category": b"qBt-category", "name": b"qBt-name", "ratio_limit": b"qBt-ratioLimit", "tags": b"qBt-tags",
         "seeding_time_limit": b"qBt-seedingTimeLimit",
-        "inactive_seeding_time_limit": b"qBt-inactiveSeedingTimeLimit",
+        "inactive_seeding_time_limit": b"qBt-inactiveSeedingTimeLimit", "target_save_path": b"qBt-savePath",
     }  # fmt: skip
     for column, key in names.items():
         value = row.get(column)
@@ -102,12 +132,14 @@ def _of_row(row: dict[str, Any]) -> Found:
     kept[b"qBt-tags"] = (kept[b"qBt-tags"] or b"").split(b",")
     kept[b"stopped"] = row.get("stopped", 0)
     parameters = with_resume(read_metainfo(bytes(row["metadata"])), resume)
-    if row.get("target_save_path") and not parameters.save_path:
-        parameters.save_path = str(row["target_save_path"])
-    return _found(parameters, kept)
+    if not parameters.save_path:
+        is_whole = all(parameters.have_pieces or [False])
+        there = row.get("target_save_path") if is_whole else row.get("download_path") or row.get("target_save_path")
+        parameters.save_path = str(there or "")
+    return _found(parameters, kept, homes)
 
 
-def _found(parameters: Any, kept: dict[bytes, Any]) -> Found:
+def _found(parameters: Any, kept: dict[bytes, Any], homes: Homes) -> Found:
     category = text(kept.get(b"qBt-category"))
     tags = [text(tag) for tag in kept.get(b"qBt-tags") or ()]
     is_stopped = bool(kept.get(b"stopped") or (kept.get(b"paused") and not kept.get(b"auto_managed")))
@@ -122,7 +154,9 @@ def _found(parameters: Any, kept: dict[bytes, Any]) -> Found:
     parameters.file_priorities = [NORMAL if each == 1 else each for each in parameters.file_priorities]
     name = text(kept.get(b"qBt-name"))
     labels = [label for label in (category, *tags) if label]
-    return Found(parameters, labels, is_stopped, changes, name, usual_names(parameters, PARTIAL))
+    found = Found(parameters, labels, is_stopped, changes, name, usual_names(parameters, PARTIAL))
+    found.go_home(text(kept.get(b"qBt-savePath")) or homes(category))
+    return found
 
 
 def _ratio(kept: object) -> dict[str, Any]:

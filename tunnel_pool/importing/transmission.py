@@ -95,7 +95,9 @@ def _found(parameters: lt.add_torrent_params, kept: dict[bytes, Any]) -> Found:
     labels = [text(label) for label in kept.get(b"labels") or ()]
     is_stopped = bool(number(kept.get(b"paused")))
     renames = usual_names(parameters, PARTIAL)
-    return Found(parameters, labels, is_stopped, _changes(kept), name, renames, guesses[1:])
+    found = Found(parameters, labels, is_stopped, _changes(kept), name, renames, guesses[1:])
+    found.go_home(text(kept.get(b"destination")))
+    return found
 
 
 def _names_of(parameters: lt.add_torrent_params, name: str, files: object) -> list[dict[int, str]]:

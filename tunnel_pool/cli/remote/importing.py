@@ -82,6 +82,7 @@ async def _import(arguments: argparse.Namespace) -> dict[str, Any]:
     folders = dict(arguments.map)
     for torrent in torrents:
         torrent.parameters.save_path = mapped(torrent.parameters.save_path, folders)
+        torrent.folder_when_done = mapped(torrent.folder_when_done, folders)
         choose_names(torrent)
     rows = [_row(torrent) for torrent in torrents]
     if not arguments.dry_run:
@@ -108,6 +109,7 @@ def _row(torrent: Found) -> dict[str, Any]:
         "name": torrent.name or info_of(torrent.parameters).name(),
         "progress": sum(map(bool, has)) / len(has) if has else 0.0,
         "folder": torrent.parameters.save_path,
+        "folder_when_done": torrent.folder_when_done,
         "missing": missing_files(torrent.parameters),
         "stopped": torrent.is_stopped,
         "labels": torrent.labels,
@@ -122,6 +124,7 @@ async def _hand_over(remote: Remote, torrent: Found, arguments: argparse.Namespa
     wish = {
         "resume": base64.b64encode(lt.write_resume_data_buf(torrent.parameters)).decode(),
         "folder": torrent.parameters.save_path,
+        **({"folder_when_done": torrent.folder_when_done} if torrent.folder_when_done else {}),
         "labels": torrent.labels,
         "stopped": True,
         **({"hops": arguments.hops} if arguments.hops is not None else {}),
@@ -155,7 +158,7 @@ def describe(report: dict[str, Any]) -> str:
             "?" if row["missing"] is None else f"{row['missing']} missing" if row["missing"] else "there",
             "stopped" if row["stopped"] else "runs",
             _outcome(row),
-            row["folder"],
+            f"{row['folder']}, then {row['folder_when_done']}" if row["folder_when_done"] else row["folder"],
             row["name"],
         ]
         for row in report["torrents"]

@@ -126,6 +126,7 @@ class Changes:
             hops=hops,
             name=name_of(parameters) or infohash,
             folder=folder,
+            folder_when_done=absolute(request.folder_when_done) if request.folder_when_done else "",
             position=len(library.torrents),
             added_s=parameters.added_time or time.time(),
             done_s=float(parameters.completed_time),

@@ -22,6 +22,7 @@ class AddRequest:
     """Says how a torrent is to be added; None leaves it to rules and settings."""
 
     folder: str | None = None
+    folder_when_done: str = ""  # where its files go once it is whole; empty where they stay
     hops: int | None = None
     labels: Sequence[str] = ()
     stopped: bool | None = None

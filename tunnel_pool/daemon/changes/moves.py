@@ -50,7 +50,7 @@ class Moves:
                 is_any_there, is_own = await paths.take_over(record.infohash, record.folder, entries)
                 record.taking_over = (is_any_there and not is_own) or does_share or is_gone
                 record.untouched = not record.taking_over
-        if not is_gone and not is_any_there:
+        if not is_gone and not is_any_there and not record.folder_when_done:
             self._put_aside(record, parameters.ti is not None)
         await paths.learn([record.folder, record.folder_when_done])
 
@@ -174,7 +174,7 @@ class Moves:
     async def _move_files(self, torrent: Torrent, folder: str, is_tried_again: bool) -> None:
         library = self._library
         moved = torrent.waiting.move()
-        before, was_aside = torrent.record.folder, bool(torrent.record.folder_when_done)
+        before, was_aside = torrent.record.folder, torrent.record.has_own_folder
         fields: dict[str, Any] = {"folder": folder, "moving_to": "", "folder_when_done": ""}
         try:
             if torrent.record.is_incoming:  # nothing is in that folder, if it has not run, before a kill either

@@ -110,7 +110,7 @@ def torrent_files(torrent: Torrent, indexes: Iterable[int], *, with_parts: bool 
     folders = filter(None, (torrent.record.folder, torrent.record.moving_to))
     found = [file for folder in folders for file in disk.files_in(folder, names)]
     own = torrent.record.folder
-    if not torrent.record.folder_when_done:
+    if not torrent.record.has_own_folder:
         return found
     # Of an incomplete torrent, its own folder goes as well.
     return [Deletion(file.path, os.path.dirname(own)) if file.root == own else file for file in found]

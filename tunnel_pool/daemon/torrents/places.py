@@ -98,7 +98,7 @@ class Places:
         is_same = (torrent.record.owned_folder, torrent.handle) == (folder, handle)
         if not self._records.has(torrent) or self._is_elsewhere(torrent) or not is_same:
             return
-        makes_folder = torrent.record.folder_when_done and not torrent.record.is_incoming  # libtorrent does, for itself
+        makes_folder = torrent.record.has_own_folder and not torrent.record.is_incoming  # libtorrent does, for itself
         is_folder_gone = self._identities.get(folder) is None and not makes_folder
         if presence is Presence.GONE or (not parts and is_folder_gone):
             self._lose(torrent)

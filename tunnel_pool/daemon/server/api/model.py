@@ -86,6 +86,9 @@ class NewTorrent(Model):
     hops: Hops | None = None
     labels: Labels = []
     folder: Text | None = None
+    folder_when_done: Annotated[
+        Text | None, msgspec.Meta(description="with `resume`: where its files go once it is whole, if not to `folder`")
+    ] = None
     stopped: bool | None = None
 
 

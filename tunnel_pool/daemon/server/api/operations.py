@@ -130,8 +130,15 @@ class Api:
             parameters, renamed = of_resume(body.resume)
         else:
             parameters = of_metainfo(body.metainfo) if body.metainfo else of_source(body.source or "", files=False)
+        if body.folder_when_done and body.resume is None:
+            raise RequestError("`folder_when_done` is for `resume` alone: set the folder for incomplete torrents")
         wish = AddRequest(
-            folder=body.folder or None, hops=body.hops, labels=body.labels, stopped=body.stopped, renamed=renamed
+            folder=body.folder or None,
+            folder_when_done=body.folder_when_done or "",
+            hops=body.hops,
+            labels=body.labels,
+            stopped=body.stopped,
+            renamed=renamed,
         )
         torrent, was_there = await self._changes.add(parameters, wish)
         return model.Added(torrent=views.torrent_view(torrent), new=not was_there)
