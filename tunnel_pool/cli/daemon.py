@@ -134,7 +134,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--web-root",
         type=Path,
         metavar="DIR",
-        help="Folder with a page that speaks Transmission's RPC; it is served at /transmission/web/.",
+        help="Folder with a page that speaks Transmission's RPC, or qBittorrent's API below itself (VueTorrent); it is "
+        "served at /transmission/web/.",
     )
     parser.add_argument(
         "--plain-listen",

@@ -42,7 +42,7 @@ from tunnel_pool.daemon.server.qbittorrent.server import add_qbittorrent
 from tunnel_pool.daemon.server.stream_server import add_streams
 from tunnel_pool.daemon.server.transmission.methods import Methods
 from tunnel_pool.daemon.server.tribler import add_tribler
-from tunnel_pool.daemon.server.web import WebOptions, add_metrics, add_rpc, make_app, new_session_id
+from tunnel_pool.daemon.server.web import WebOptions, add_metrics, add_rpc, add_web_root, make_app, new_session_id
 from tunnel_pool.daemon.storage.store import Store, StoreError
 from tunnel_pool.daemon.torrents.library import TICK_S, Library
 from tunnel_pool.daemon.torrents.sessions import SessionOptions, Sessions
@@ -277,5 +277,7 @@ def _app(daemon: Daemon, loop_meter: LoopMeter, entrance: Entrance) -> web.Appli
     )
     add_streams(app, library)
     add_page(app)
+    if (root := daemon.options.web.web_root) is not None:
+        add_web_root(app, root)
     app.on_shutdown.append(daemon.events.close)
     return app

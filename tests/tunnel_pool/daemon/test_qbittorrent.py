@@ -9,6 +9,7 @@ import base64
 import contextlib
 import json
 import logging
+import os
 import time
 from dataclasses import replace
 
@@ -25,19 +26,22 @@ from qbittorrentapi import (
     NotFound404Error,
 )
 
+from tests.tunnel_pool.daemon.owner import Seeder
 from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon, daemon_here, make_torrent
 from tests.worlds.network import until, unused_host
 from tunnel_pool.bench.harness.daemon import magnet_of, network_of
+from tunnel_pool.daemon.changes.edits import AddRequest
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.server.entrance import KEY_HEADER
 from tunnel_pool.daemon.server.guard import GUESSES_AT_ONCE, Credentials
+from tunnel_pool.daemon.server.qbittorrent.application import VERSION
 from tunnel_pool.daemon.server.web import WebOptions
 from tunnel_pool.daemon.storage.disk import is_inside
 from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.private_swarm.swarm import LocalSwarm, same_bytes
 from tunnel_pool.system.http_server import serving_app
-from tunnel_pool.torrent.metainfo import new_creator
+from tunnel_pool.torrent.metainfo import new_creator, read_metainfo
 
 USER, PASSWORD = "tunnel-pool", "correct horse"
 SIZES = {"a.mkv": 300_000, "sub/b.srt": 1000}
@@ -526,6 +530,82 @@ async def test_a_form_that_is_none_is_refused_and_logged_nowhere(tmp_path, heade
         assert status in (400, 409), text
         assert (await ask("POST", "auth/login", body, headers=headers))[0] == 401
         assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+async def test_of_preferences_with_a_wrong_folder_the_others_are_set(tmp_path):
+    async with daemon_here(tmp_path) as here, raw(here.address) as ask:
+        form = {"json": json.dumps({"save_path": "relative", "up_limit": 7000})}
+        assert await ask("POST", "app/setPreferences", form) == (
+            400, "name a folder by its whole path, from /; all else is set",
+        )  # fmt: skip
+        settings = here.library.records.settings
+        assert (settings.folder, settings.speed_limit_up) == (str(tmp_path), 7)
+
+
+async def test_a_page_of_another_program_asks_below_itself_and_finds_the_api(tmp_path):
+    """VueTorrent's requests are relative to where it is served."""
+    page = tmp_path / "page"
+    page.mkdir()
+    (page / "index.html").write_text("<p>a page")
+    web_options = WebOptions(HostPort("127.0.0.1", 0), Credentials(USER, PASSWORD), web_root=page)
+    async with daemon_here(tmp_path, web=web_options) as here, aiohttp.ClientSession() as http:
+        place = f"http://{here.address}/transmission/web/"
+        async with http.get(place + "api/v2/app/version") as response:
+            assert response.status == 403
+        async with http.post(place + "api/v2/auth/login", data={"username": USER, "password": PASSWORD}) as response:
+            assert (response.status, await response.text()) == (200, "Ok.")
+            cookie = response.headers["Set-Cookie"].partition(";")[0]
+        async with http.get(place + "api/v2/app/version", headers={"Cookie": cookie}) as response:
+            assert (response.status, await response.text()) == (200, VERSION)
+        known = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+        async with http.get(place, headers={"Authorization": f"Basic {known}"}) as response:
+            assert await response.text() == "<p>a page"
+
+
+async def test_peers_that_are_named_are_connected_and_kept(tmp_path):
+    (tmp_path / "seeds").mkdir()
+    seeder = Seeder(tmp_path / "seeds")
+    content = make_torrent(tmp_path / "seeds", "show", SIZES)
+    seeder.start(lt.load_torrent_buffer(content))
+    async with daemon_here(tmp_path, tmp_path / "own") as here, raw(here.address) as ask:
+        torrent, _ = await here.changes.add(read_metainfo(content), AddRequest(hops=0))
+        form = {"hashes": torrent.hash_string, "peers": f"{seeder.address}|nonsense|name.example:1|1.2.3.4:0"}
+        status, text = await ask("POST", "torrents/addPeers", form)
+        assert (status, json.loads(text)) == (200, {torrent.hash_string: {"added": 1, "failed": 3}})
+        await until(lambda: torrent.is_finished)
+        assert torrent.record.peers == [tuple(seeder.address)]
+        assert (await ask("POST", "torrents/addPeers", {**form, "peers": "nonsense"}))[0] == 400
+        status, why = await ask("POST", "transfer/banPeers", {"peers": "1.2.3.4:5"})
+        assert (status, "--blocklist" in why) == (409, True)
+
+
+async def test_folders_are_listed_for_who_chooses_one(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    async with daemon_here(tmp_path / "folder") as here, raw(here.address) as ask:
+
+        async def names(mode):
+            _, text = await ask("GET", "app/getDirectoryContent", {"dirPath": str(tmp_path), "mode": mode})
+            return [os.path.basename(path) for path in json.loads(text)]
+
+        assert [await names(mode) for mode in ("all", "dirs", "files")] == [["file", "folder"], ["folder"], ["file"]]
+        for path, status in (("relative", 400), (str(tmp_path / "none"), 404), (str(tmp_path / "file"), 404)):
+            assert (await ask("GET", "app/getDirectoryContent", {"dirPath": path}))[0] == status
+
+
+@pytest.mark.parametrize(("category", "folder"), [("tv", "tv"), ("tv/new", "tv/new"), ("films", "elsewhere")])
+async def test_a_torrent_that_is_managed_goes_where_its_category_says(category, folder, tmp_path):
+    async with guarded(tmp_path) as (here, client):
+
+        def add():
+            client.torrents_create_category("films", save_path=str(tmp_path / "elsewhere"))
+            client.torrents_add(
+                torrent_files=torrent_file(tmp_path / "s"), category=category, use_auto_torrent_management=True,
+                save_path=str(tmp_path / "not here"), is_stopped=True,
+            )  # fmt: skip
+            return client.torrents_info()[0].save_path
+
+        assert await asyncio.to_thread(add) == str(tmp_path / folder)
 
 
 async def test_who_is_not_known_is_not_read_to_the_end(tmp_path):

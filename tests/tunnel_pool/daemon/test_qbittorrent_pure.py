@@ -211,6 +211,13 @@ def test_what_cannot_be_set_is_refused_and_says_what_to_do(given, why):
         change()
 
 
+def test_of_a_form_with_wrong_values_the_others_are_set():
+    given = {"dl_limit": "fast", "max_ratio": "x", "queueing_enabled": "maybe", "up_limit": 5000, "pex": False}
+    after, refusals, asked = preferences.changed(Settings(folder="/f"), json.dumps(given), PORT)
+    assert [refusal.split()[0] for refusal in refusals] == ["dl_limit", "max_ratio", "queueing_enabled"]
+    assert (after.speed_limit_up, after.pex_enabled, asked) == (5, False, 5)
+
+
 @given(st.text() | st.from_regex(r"-?\d{1,400}(\.\d+)?", fullmatch=True) | st.sampled_from(["inf", "nan", "1e999"]))
 def test_no_text_is_a_number_that_breaks_anything(text):
     words = Words({"n": text}, {})

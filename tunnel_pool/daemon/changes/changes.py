@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import libtorrent as lt
 
 from tunnel_pool.daemon.changes.edits import (
+    AddPeers,
     AddRequest,
     Edit,
     Enqueue,
@@ -236,6 +237,9 @@ class Changes:
         is_moving = torrent.is_moving or torrent.record.moving_to
         if last(plan.edits, Verify) is not None and torrent.info is not None and not is_moving:
             torrent.recheck()
+        if (named := last(plan.edits, AddPeers)) is not None:
+            for peer in named.peers:
+                torrent.handle.connect_peer(peer, int(lt.peer_info.tracker))  # its failures are forgiven
         if last(plan.edits, Reannounce) is not None:
             torrent.handle.force_reannounce()
             torrent.handle.force_dht_announce()

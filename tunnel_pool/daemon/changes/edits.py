@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tunnel_pool.contract import Address
 from tunnel_pool.daemon.record import Layout
 from tunnel_pool.daemon.torrents.torrent import Torrent
 
@@ -117,6 +118,13 @@ class Reannounce:
 
 
 @dataclass(frozen=True, slots=True)
+class AddPeers:
+    """Names peers of a torrent, which are tried now and after each start."""
+
+    peers: Sequence[Address]
+
+
+@dataclass(frozen=True, slots=True)
 class Remove:
     """Removes a torrent, and its own files where that is wanted: no other edit goes with it."""
 
@@ -150,5 +158,6 @@ Edit = (
     | Stop
     | Verify
     | Reannounce
+    | AddPeers
     | Remove
 )

@@ -5,13 +5,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tunnel_pool.daemon.changes.edits import Edit, EditTrackers, Relabel, SetFields, SetHops, Stop, ToggleSequential
+from tunnel_pool.daemon.changes.edits import (
+    AddPeers,
+    Edit,
+    EditTrackers,
+    Relabel,
+    SetFields,
+    SetHops,
+    Stop,
+    ToggleSequential,
+)
 from tunnel_pool.daemon.changes.renaming import Renamed
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.record import Record
 from tunnel_pool.daemon.rules.hops import check_labels, other_labels
 from tunnel_pool.daemon.rules.tiers import checked
 from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.torrent.metainfo import MAX_LINK_PEERS
 
 Kind = TypeVar("Kind", bound=Edit)
 
@@ -44,19 +54,21 @@ def refused() -> Iterator[None]:
 
 def fields_of(record: Record, edit: Edit) -> dict[str, object]:
     """Return the fields of a record that an edit sets by itself. Raises RequestError."""
+    fields: dict[str, object] = {}
     match edit:
         case Relabel():
-            return {"labels": _relabelled(record.labels, edit)}
+            fields = {"labels": _relabelled(record.labels, edit)}
         case SetFields():
-            return dict(edit.fields)
+            fields = dict(edit.fields)
         case ToggleSequential():
-            return {"sequential": not record.sequential}
+            fields = {"sequential": not record.sequential}
         case EditTrackers():
-            return {"trackers": checked(edit.edit([list(urls) for urls in record.trackers]), record.trackers)}
+            fields = {"trackers": checked(edit.edit([list(urls) for urls in record.trackers]), record.trackers)}
+        case AddPeers(peers):
+            fields = {"peers": list(dict.fromkeys([*peers, *record.peers]))[:MAX_LINK_PEERS]}
         case Stop():
-            return {"stopped": True, "started_now": False}
-        case _:
-            return {}
+            fields = {"stopped": True, "started_now": False}
+    return fields
 
 
 def _relabelled(labels: list[str], edit: Relabel) -> list[str]:

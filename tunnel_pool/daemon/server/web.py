@@ -30,7 +30,7 @@ SESSION_HEADER = "X-Transmission-Session-Id"
 VERSION_HEADER = "X-Transmission-Rpc-Version"
 RPC_PATH = "/transmission/rpc"
 METRICS_PATH = "/metrics"
-WEB_PATH = "/transmission/web/"
+WEB_PATH = qbittorrent.WEB_PATH
 PAGES = ("/", "/transmission", "/transmission/", WEB_PATH.rstrip("/"), WEB_PATH)  # all that links of others may open
 MAX_BODY_BYTES = 96 << 20  # a torrent file of 64 MiB in base64, and what is around it
 
@@ -49,11 +49,9 @@ def new_session_id() -> str:
 
 
 def make_app(options: Callable[[], WebOptions], entrance: Entrance) -> web.Application:
-    """Return an app guarded by the options of the moment, with nothing in it yet but the page of `web_root`."""
+    """Return an app guarded by the options of the moment, with nothing in it yet."""
     app = web.Application(middlewares=[_guard(options, entrance)], client_max_size=MAX_BODY_BYTES)
     keep_browser_rules(app, lambda: options().host_names, PAGES, lambda: options().trusted_proxies)
-    if (root := options().web_root) is not None:
-        _add_page(app, root)
     return app
 
 
@@ -71,8 +69,9 @@ def _guard(options: Callable[[], WebOptions], entrance: Entrance) -> Middleware:
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
         """Refuse strangers, and tell of what fails unexpectedly in one line."""
-        if request.path.startswith(qbittorrent.ROOT):
-            if request.path != qbittorrent.LOGIN:
+        call = qbittorrent.call_of(request.path)
+        if call is not None:
+            if call != qbittorrent.LOGIN:
                 entrance.check_login(request, options().credentials, qbittorrent.cookie_of(request))
         else:
             entrance.check(request, options().credentials)
@@ -114,7 +113,9 @@ def _metrics_handler(metrics: Collector) -> Handler:
     return answer_metrics
 
 
-def _add_page(app: web.Application, root: Path) -> None:
+def add_web_root(app: web.Application, root: Path) -> None:
+    """Add the page in this folder, after all that is answered otherwise below its path."""
+
     async def to_page(request: web.Request) -> web.Response:
         raise web.HTTPMovedPermanently(WEB_PATH)
 

@@ -72,7 +72,9 @@ class Adding:
         tags, hops = split_tags(words.several("tags", ",") if "tags" in words else ())
         if category:
             await self._labels.ensure(checked_category(category))
-        by_category = words.flag("autoTMM") and category
+        folder = words.text("savepath", "").strip()
+        if words.flag("autoTMM") and category:
+            folder = self._labels.folder_of(category)
         others = {
             **share_limits(words),
             **speed_limit("download", words.number("dlLimit", -1)),
@@ -82,7 +84,7 @@ class Adding:
         }
         is_stopped = words.flag("stopped")
         return AddRequest(
-            folder=None if by_category else words.text("savepath", "").strip() or None,
+            folder=folder or None,
             hops=hops,
             labels=[label for label in (category, *tags) if label],
             stopped=words.flag("paused") if is_stopped is None else is_stopped,  # its name until 2.11

@@ -1,6 +1,8 @@
 """Answers what qBittorrent's clients ask of the program itself, its transfers and its changes."""
 
 import asyncio
+import itertools
+import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -10,7 +12,7 @@ import msgspec
 
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.daemon.changes.moves import check_folders
-from tunnel_pool.daemon.errors import RequestError, refuse_some
+from tunnel_pool.daemon.errors import ConflictError, NotFoundError, RequestError, refuse_some
 from tunnel_pool.daemon.server.api.views import ready_circuits
 from tunnel_pool.daemon.server.logins import Logins
 from tunnel_pool.daemon.server.qbittorrent import categories, preferences
@@ -22,7 +24,10 @@ from tunnel_pool.overlay.ground.pacing import Newest
 
 VERSION = "v5.2.3"
 API_VERSION = "2.15.1"
+FOLDERS = ("folder", "incomplete_dir", "incomplete_dir_enabled")  # settings that go together
 FREE_SPACE_FOR_S = 10.0
+MODES = ("all", "dirs", "files")  # of what is in a folder
+MAX_PATHS = 10_000  # of a folder that are shown
 MAX_FOLLOWED = 16  # clients that are told of changes alone; for each, all torrents are kept as it knows them
 
 
@@ -44,6 +49,8 @@ class Application:
             "app/buildInfo": self._build_info,
             "app/cookies": self._nothing,
             "app/defaultSavePath": self._default_folder,
+            "app/getDirectoryContent": self._folder_content,
+            "app/networkInterfaceAddressList": self._nothing,
             "app/networkInterfaceList": self._nothing,
             "app/preferences": self._preferences,
             "app/processInfo": self._process_info,
@@ -63,6 +70,7 @@ class Application:
         return {
             "app/setPreferences": self._set_preferences,
             "app/shutdown": self._shutdown,
+            "transfer/banPeers": self._ban_peers,
             "transfer/setDownloadLimit": self._set_speed("speed_limit_down", "speed_limit_down_enabled"),
             "transfer/setSpeedLimitsMode": self._set_speed_limits_mode,
             "transfer/setUploadLimit": self._set_speed("speed_limit_up", "speed_limit_up_enabled"),
@@ -96,6 +104,16 @@ class Application:
     async def _default_folder(self, words: Words) -> str:
         return self._settings.folder
 
+    async def _folder_content(self, words: Words) -> list[str]:
+        """Return the paths of what is in a folder of this machine, for who chooses one."""
+        mode = words.text("mode", "") or "all"
+        if mode not in MODES:
+            raise RequestError(f"mode is one of {', '.join(MODES)}")
+        return await asyncio.to_thread(_paths_in, words.text("dirPath"), mode)
+
+    async def _ban_peers(self, words: Words) -> None:
+        raise ConflictError("peers are not banned one by one: start the daemon with --blocklist")
+
     async def _preferences(self, words: Words) -> dict[str, object]:
         sessions = self._library.sessions
         return preferences.shown(self._settings, sessions.plain_port(), bool(sessions.blocked.ranges))
@@ -108,13 +126,14 @@ class Application:
         def edit(settings: Settings) -> Settings:
             nonlocal given
             sessions = self._library.sessions
+            changed, refused, given = preferences.changed(
+                settings, words.text("json"), sessions.plain_port(), bool(sessions.blocked.ranges)
+            )
             try:
-                changed, refused, given = preferences.changed(
-                    settings, words.text("json"), sessions.plain_port(), bool(sessions.blocked.ranges)
-                )
-            except msgspec.ValidationError as error:
-                raise RequestError(f"invalid preference: {error}") from None
-            check_folders(changed)
+                check_folders(changed)
+            except RequestError as error:
+                refused.append(str(error))
+                changed = msgspec.structs.replace(changed, **{name: getattr(settings, name) for name in FOLDERS})
             refusals.extend(refused)
             return changed
 
@@ -215,3 +234,15 @@ class Application:
                 free = 0
             self._free_space = time.monotonic(), free
         return free
+
+
+def _paths_in(folder: str, mode: str) -> list[str]:
+    """Raises RequestError and NotFoundError."""
+    if not os.path.isabs(folder) or "\0" in folder:
+        raise RequestError("name a folder by its whole path, from /")
+    try:
+        with os.scandir(folder) as entries:
+            found = (each.path for each in entries if mode == "all" or each.is_dir() == (mode == "dirs"))
+            return sorted(itertools.islice(found, MAX_PATHS))
+    except OSError as error:
+        raise NotFoundError(f"{folder} can't be looked into: {error.strerror}") from None

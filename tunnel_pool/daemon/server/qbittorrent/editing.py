@@ -1,7 +1,11 @@
 """Makes the changes that qBittorrent's clients ask for of torrents."""
 
+import ipaddress
+
+from tunnel_pool.contract import Address
 from tunnel_pool.daemon.changes.changes import Changes
 from tunnel_pool.daemon.changes.edits import (
+    AddPeers,
     Edit,
     EditTrackers,
     Move,
@@ -28,7 +32,10 @@ from tunnel_pool.daemon.server.qbittorrent.words import Call, Words
 from tunnel_pool.daemon.storage.settings import MAX_COUNT
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.torrent import Torrent
+from tunnel_pool.torrent.metainfo import MAX_LINK_PEERS
+from tunnel_pool.torrent.sessions.lost_peers import is_end_to_end
 
+MAX_PORT = 0xFFFF
 NOT_STOPPED = ("Default", "Stop", "", "-1", "0")  # ways of ending that are ours
 
 
@@ -41,6 +48,7 @@ class Editing:
     def calls(self) -> dict[str, Call]:
         stop, start = self._for_each(Stop()), self._for_each(Run())
         return {
+            "torrents/addPeers": self._add_peers,
             "torrents/addTrackers": self._add_trackers,
             "torrents/bottomPrio": self._queue_move("bottom"),
             "torrents/decreasePrio": self._queue_move("down"),
@@ -58,6 +66,7 @@ class Editing:
             "torrents/resume": start,
             "torrents/setAutoManagement": self._refuse("enable", "a torrent's folder is what was last set"),
             "torrents/setDownloadLimit": self._set_limit("download"),
+            "torrents/setDownloadPath": self._set_download_path,
             "torrents/setForceStart": self._set_force_start,
             "torrents/setLocation": self._set_location,
             "torrents/setSavePath": self._set_save_path,
@@ -119,6 +128,11 @@ class Editing:
     async def _set_save_path(self, words: Words) -> None:
         await self._move(self._reading.several(words, "id"), words.text("path"))
 
+    async def _set_download_path(self, words: Words) -> None:
+        words.text("id")
+        if words.text("path"):
+            raise ConflictError("the folder for incomplete torrents is that of all: temp_path")
+
     async def _move(self, torrents: list[Torrent], folder: str) -> None:
         if not folder:
             raise RequestError("Save path cannot be empty")
@@ -168,6 +182,16 @@ class Editing:
             raise ConflictError("a file or folder can be renamed, and stays in the folder that it is in")
         await self._changes.apply([torrent], Rename(old, name))
 
+    async def _add_peers(self, words: Words) -> dict[str, dict[str, int]]:
+        """Return how many peers were added to each torrent, and how many of those named were none."""
+        named = words.several("peers")
+        peers = [peer for each in named[:MAX_LINK_PEERS] if (peer := _peer_of(each)) is not None]
+        if not peers:
+            raise RequestError("No valid peers were specified")
+        torrents = self._reading.several(words)
+        await self._changes.apply(torrents, AddPeers(peers))
+        return {each.hash_string: {"added": len(peers), "failed": len(named) - len(peers)} for each in torrents}
+
     async def _add_trackers(self, words: Words) -> None:
         text = words.text("urls").replace("\r", "")
         added = [tier.split() for tier in text.split("\n\n")]
@@ -202,6 +226,16 @@ class Editing:
             return [[url for url in urls if url not in gone] for urls in tiers]
 
         await self._changes.apply(self._reading.several(words, "hash"), EditTrackers(left))
+
+
+def _peer_of(text: str) -> Address | None:
+    """Return a peer by IP:PORT, an IPv6 address in brackets; None for what is none, and for a name."""
+    host, _, port = text.rpartition(":")
+    try:
+        peer = str(ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))), int(port)
+    except ValueError:
+        return None
+    return peer if 0 < peer[1] <= MAX_PORT and not is_end_to_end(peer) else None
 
 
 def speed_limit(kind: str, limit: int) -> dict[str, object]:

@@ -1,5 +1,6 @@
 """Makes the changes that qBittorrent's clients ask for of categories and tags."""
 
+import os
 from collections.abc import Iterable
 
 import msgspec
@@ -8,6 +9,7 @@ from tunnel_pool.daemon.changes.changes import Changes
 from tunnel_pool.daemon.changes.edits import Relabel, SetHops
 from tunnel_pool.daemon.changes.moves import absolute
 from tunnel_pool.daemon.errors import ConflictError, NotFoundError, RequestError
+from tunnel_pool.daemon.rules.paths import is_inside
 from tunnel_pool.daemon.server.qbittorrent.categories import category_of, checked_category, split_tags, with_category
 from tunnel_pool.daemon.server.qbittorrent.reading import Reading
 from tunnel_pool.daemon.server.qbittorrent.words import Call, Words
@@ -42,6 +44,12 @@ class Labels:
         """Make a category, if it is new. Raises RequestError and StoreError."""
         if category not in self._changes.categories():
             await self._put_category(category, "")
+
+    def folder_of(self, category: str) -> str:
+        """Return where torrents of a category go that are managed automatically: its own folder, or one of its name."""
+        usual = self._library.records.settings.folder
+        named = os.path.join(usual, category) if is_inside(category) else usual
+        return self._changes.categories().get(category) or named
 
     async def _put_category(self, name: str, folder: str) -> None:
         folder = absolute(folder) if folder else ""

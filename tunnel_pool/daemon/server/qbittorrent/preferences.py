@@ -33,6 +33,8 @@ FIXED: dict[str, object] = {
     "category_changed_tmm_enabled": False,
     "excluded_file_names": "",
     "excluded_file_names_enabled": False,
+    "export_dir": "",
+    "export_dir_fin": "",
     "incomplete_files_ext": False,
     "ip_filter_path": "",
     "ip_filter_trackers": False,
@@ -125,7 +127,7 @@ def changed(
     """Return the settings after app/setPreferences, a sentence for each that can't be set, and how many were given.
 
     It is given a JSON object of preferences. Clients send back what they were shown, which changes nothing. Raises
-    RequestError and msgspec.ValidationError.
+    RequestError for what is none.
     """
     try:
         wanted = json.loads(text)
@@ -148,9 +150,11 @@ def changed(
             refusals.append(f"{name[:50]} can't be changed here: {why}")
             continue
         try:
-            after |= SETTABLE[name](after, value)
-        except (TypeError, ValueError, LookupError, OverflowError):
-            raise RequestError(f"{name} can't be {str(value)[:50]!r}") from None
+            changed = msgspec.convert(after | SETTABLE[name](after, value), Settings)
+        except (TypeError, ValueError, LookupError, OverflowError):  # msgspec's error is a ValueError
+            refusals.append(f"{name} can't be {str(value)[:50]!r}")
+        else:
+            after = msgspec.to_builtins(changed)
     return msgspec.convert(after, Settings), refusals, len(wanted)
 
 

@@ -17,7 +17,7 @@ from tunnel_pool.daemon.server.qbittorrent.adding import Adding
 from tunnel_pool.daemon.server.qbittorrent.application import Application
 from tunnel_pool.daemon.server.qbittorrent.editing import Editing
 from tunnel_pool.daemon.server.qbittorrent.labels import Labels
-from tunnel_pool.daemon.server.qbittorrent.paths import LOGIN, LOGOUT, ROOT, cookie_of
+from tunnel_pool.daemon.server.qbittorrent.paths import LOGIN, LOGOUT, ROOTS, cookie_of
 from tunnel_pool.daemon.server.qbittorrent.reading import Reading
 from tunnel_pool.daemon.server.qbittorrent.rss import Rss
 from tunnel_pool.daemon.server.qbittorrent.shown import Shown
@@ -54,8 +54,6 @@ def add_qbittorrent(
     adding = Adding(changes, labels)
     posted = {**application.changing(), **editing.calls(), **labels.calls(), **adding.calls(), **rss.changing()}
     doors = _Doors(entrance, credentials)
-    app.router.add_post(LOGIN, doors.log_in)
-    app.router.add_post(LOGOUT, doors.log_out)
 
     async def answer(request: web.Request) -> web.Response:
         name = request.match_info["call"]
@@ -70,7 +68,10 @@ def add_qbittorrent(
             return _text(400, str(error))
         return await _answered(call, words, library)
 
-    app.router.add_route("*", ROOT + "{call:[^/]+/[^/]+}", answer)
+    for root in ROOTS:
+        app.router.add_post(root + LOGIN, doors.log_in)
+        app.router.add_post(root + LOGOUT, doors.log_out)
+        app.router.add_route("*", root + "{call:[^/]+/[^/]+}", answer)
 
 
 class _Doors:
