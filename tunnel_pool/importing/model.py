@@ -29,6 +29,7 @@ class Found:
     renames: list[tuple[str, str]] = field(default_factory=list)  # of files named as not whole: path, and usual name
     guesses: list[dict[int, str]] = field(default_factory=list)  # other names of its files
     folder_when_done: str = ""  # where its files go once it is whole, by its program; empty where they stay
+    hops: int | None = None  # None where its program has none
 
     def go_home(self, folder: str) -> None:
         """Have the files go to another folder once they are whole, unless they are."""

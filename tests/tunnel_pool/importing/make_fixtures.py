@@ -1,5 +1,7 @@
 """Makes the state folders in `fixtures/` by Debian's transmission-daemon, qbittorrent-nox, deluged and rtorrent.
 
+And by Tribler 8.4.3 (tests/worlds/real_tribler.py).
+
 Run it by hand, as root, where these are installed: `mkdir /fixture; unshare -n .venv/bin/python -m
 tests.tunnel_pool.importing.make_fixtures`. The namespace keeps them from the network. Each is given three torrents:
 
@@ -8,6 +10,7 @@ tests.tunnel_pool.importing.make_fixtures`. The namespace keeps them from the ne
 - `picked`: a folder of two files, one of which is not wanted and not there.
 """
 
+import asyncio
 import contextlib
 import json
 import random
@@ -20,6 +23,9 @@ from pathlib import Path
 import libtorrent as lt
 from qbittorrentapi import Client
 
+from tests.worlds import real_tribler
+from tests.worlds.commands import command
+from tunnel_pool.bench.harness import tribler_core
 from tunnel_pool.torrent.metainfo import new_creator
 
 PLACE = Path("/fixture")  # where downloads are, by what the programs keep
@@ -33,7 +39,7 @@ FILES = {
 UNWANTED = "picked", "p.bin"  # the second, as libtorrent sorts them
 WAIT_S = 3.0
 # The files that are read; of the others, some hold keys.
-KEPT = re.compile(r"\.torrent|resume$|^torrents\.state$|^categories\.json$")
+KEPT = re.compile(r"\.torrent|resume$|^torrents\.state$|^categories\.json$|^[0-9a-f]{40}\.conf$")
 
 
 def content(name, path, size):
@@ -186,11 +192,43 @@ def rtorrent(state, sources, downloads):
         time.sleep(3 * WAIT_S)
 
 
+def tribler(state, sources, downloads):
+    """Run the real Tribler's core (tests/worlds/real_tribler.py), with its own tunnels."""
+    asyncio.run(_tribler(state, sources, downloads))
+
+
+async def _tribler(state, sources, downloads):
+    python, source = str(real_tribler.python()), real_tribler.source()
+    (state / "git").mkdir(parents=True)
+    config = await tribler_core.default_configuration(python, source, state)
+    (state / "git" / "configuration.json").write_text(json.dumps(config))
+    environment = tribler_core.environment_of(source, state, ours=False)
+    program = tribler_core.command_line(python, source, 0)
+    async with command(program=program, environment=environment) as process, tribler_core.asked() as tribler:
+        await tribler.until_ready(lambda: None)
+        for name in FILES:
+            path = sources / f"{name}.torrent"
+            wish = {"selected_files": [0]} if name == "picked" else {}
+            # Over hops it would wait for circuits, and check nothing: these come once all is checked.
+            await tribler.ask("PUT", "downloads", uri=path.as_uri(), destination=str(downloads), anon_hops=0, **wish)
+        await asyncio.sleep(2 * WAIT_S)
+        hashes = {name: str(lt.load_torrent_file(str(sources / f"{name}.torrent")).info_hashes.v1) for name in FILES}
+        await tribler.ask("PATCH", f"downloads/{hashes['half']}", download_limit=100_000)
+        await tribler.ask("PATCH", f"downloads/{hashes['half']}", seeding_ratio=1.5)
+        await tribler.ask("PATCH", f"downloads/{hashes['half']}", state="stop")
+        await asyncio.sleep(WAIT_S)
+        await tribler.ask("PATCH", f"downloads/{hashes['whole']}", anon_hops=2)
+        await asyncio.sleep(2 * WAIT_S)
+        process.process.terminate()
+        await process.process.stdout.read()
+        await process.process.wait()
+
+
 def make():
     run("ip", "link", "set", "lo", "up")
     sources = PLACE / "sources"
     shutil.rmtree(FIXTURES, ignore_errors=True)
-    for program in (transmission, qbittorrent, deluge, rtorrent):
+    for program in (transmission, qbittorrent, deluge, rtorrent, tribler):
         for folder in (sources, PLACE / "dl", PLACE / "state"):
             shutil.rmtree(folder, ignore_errors=True)
         write_whole(sources)

@@ -1,5 +1,6 @@
 """Tests imports of the torrents that Debian's transmission-daemon, qbittorrent-nox, deluged and rtorrent kept."""
 
+import base64
 import contextlib
 import hashlib
 import os
@@ -20,12 +21,13 @@ from tunnel_pool.daemon.changes.edits import Run
 from tunnel_pool.importing.model import BadTorrentError, Found, bits, mapped, pieces_of_blocks
 from tunnel_pool.system.errors import UserError
 
-LIMITED = ("transmission", "qbittorrent", "deluge")  # those in which a torrent has limits of its own
+LIMITED = ("transmission", "qbittorrent", "deluge", "tribler")  # those in which a torrent has limits of its own
 LABELS = {
     "transmission": ["films", "seen"],
     "qbittorrent": ["films", "hd", "seen"],
     "deluge": [],
     "rtorrent": ["films"],
+    "tribler": [],
 }
 
 
@@ -66,15 +68,45 @@ async def test_what_another_program_had_is_there_and_is_not_checked_again(tmp_pa
             assert half.record.stopped
             assert half.record.download_limited
             assert half.record.download_limit_kb in (100, 102)
-        if program in ("transmission", "qbittorrent"):
+        if program in ("transmission", "qbittorrent", "tribler"):
             assert (half.record.ratio_mode, half.record.ratio_limit) == (1, 1.5)
             wanted = {picked.file_path(index): picked.is_wanted(index) for index in picked.file_indexes()}
             assert wanted == {"picked/q.bin": True, "/".join(UNWANTED): False}
         if program == "qbittorrent":
             assert (half.record.name, half.record.seeding_limit_min) == ("Half of it", 60)
             assert here.changes.categories() == {"films": str(downloads)}
-        again = await imported(program, here.address, downloads)
+        again = await imported(program, here.address, downloads, "--hops=0")
         assert [row["new"] for row in again["torrents"]] == [False] * 3
+
+
+async def test_tribler_s_torrents_keep_their_hops(tmp_path, downloads):
+    """The real Tribler wrote `hops = 2` of `whole`, and below it the 0 that held before."""
+    async with daemon_here(tmp_path) as here:
+        report = await imported("tribler", here.address, downloads)
+        assert {row["name"]: row["hops"] for row in report["torrents"]} == {"whole": 2, "half.bin": 0, "picked": 0}
+        assert {torrent.record.name: torrent.record.hops for torrent in here.library.torrents.values()} == {
+            "whole": 2, "half.bin": 0, "picked": 0,
+        }  # fmt: skip
+
+
+def test_what_tribler_7_kept_is_read_from_the_folder_of_its_version(tmp_path, downloads):
+    """Before 8.3 the metadata stood beside the resume data, which may lack it."""
+    torrent = next((FIXTURES / "deluge" / "state").glob("2b79*.torrent")).read_bytes()
+    folder = tmp_path / "7.14" / "dlcheckpoints"
+    folder.mkdir(parents=True)
+    resume = {
+        b"file-format": b"libtorrent resume file", b"file-version": 1, b"pieces": b"\1" * 7,
+        b"info-hash": bytes.fromhex(hashlib.sha1(lt.bencode(lt.bdecode(torrent)[b"info"])).hexdigest()),
+    }  # fmt: skip
+    (folder / f"{'ab' * 20}.conf").write_text(
+        f'[download_defaults]\nhops = 3\nselected_file_indexes = 1,\nuser_stopped = True\nsaveas = "{downloads}"\n'
+        f"[state]\nmetainfo = {base64.b64encode(torrent).decode()}\n"
+        f"engineresumedata = {base64.b64encode(lt.bencode(resume)).decode()}\n"
+    )
+    (found,) = PROGRAMS["tribler"].read(tmp_path)
+    assert (found.hops, found.is_stopped, found.parameters.save_path) == (3, True, str(downloads))
+    assert (all(found.parameters.have_pieces), len(found.parameters.have_pieces)) == (True, 7)
+    assert list(found.parameters.file_priorities) == [0, 4]
 
 
 async def test_a_file_that_was_cut_short_since_is_checked_and_files_that_are_gone_are_waited_for(tmp_path, downloads):

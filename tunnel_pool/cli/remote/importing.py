@@ -13,7 +13,7 @@ from tunnel_pool.cli.arguments import options, values
 from tunnel_pool.cli.arguments.rpc_options import add_rpc_options
 from tunnel_pool.cli.remote.remote import printable, remote_of, table_of
 from tunnel_pool.daemon.remote import Remote
-from tunnel_pool.importing import deluge, qbittorrent, rtorrent, transmission
+from tunnel_pool.importing import deluge, qbittorrent, rtorrent, transmission, tribler
 from tunnel_pool.importing.model import BadTorrentError, Found, choose_names, first_of, info_of, mapped, missing_files
 from tunnel_pool.overlay.ground.config import MAX_HOPS
 from tunnel_pool.system.errors import UserError
@@ -23,6 +23,7 @@ PROGRAMS: dict[str, ModuleType] = {
     "qbittorrent": qbittorrent,
     "deluge": deluge,
     "rtorrent": rtorrent,
+    "tribler": tribler,
 }
 SEEN_BEFORE = (
     "their trackers and peers have seen this machine's address with them, and may remember it: hops hide what is done "
@@ -45,7 +46,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="Folder of what it keeps: its configuration, or rTorrent's session (default: the usual one).",
     )
     parser.add_argument(
-        "--hops", type=values.whole_number(0, MAX_HOPS), metavar="H", help="Hop count (default: the daemon's rules)."
+        "--hops",
+        type=values.whole_number(0, MAX_HOPS),
+        metavar="H",
+        help="Hop count (default: Tribler's own of each, and for others the daemon's rules).",
     )
     parser.add_argument(
         "--map",
@@ -121,13 +125,14 @@ async def _hand_over(remote: Remote, torrent: Found, arguments: argparse.Namespa
 
     It is started last, so that nothing is sent for it before its limits hold. Raises UserError.
     """
+    hops = arguments.hops if arguments.hops is not None else torrent.hops
     wish = {
         "resume": base64.b64encode(lt.write_resume_data_buf(torrent.parameters)).decode(),
         "folder": torrent.parameters.save_path,
         **({"folder_when_done": torrent.folder_when_done} if torrent.folder_when_done else {}),
         "labels": torrent.labels,
         "stopped": True,
-        **({"hops": arguments.hops} if arguments.hops is not None else {}),
+        **({"hops": hops} if hops is not None else {}),
     }
     answer = await remote.add(wish)
     added = answer["torrent"]
