@@ -1,6 +1,5 @@
 """The record of a torrent: the daemon keeps it beside libtorrent's resume data. Pure."""
 
-import os
 import secrets
 from enum import IntEnum, StrEnum
 from typing import Annotated
@@ -92,7 +91,7 @@ class Record(msgspec.Struct):
     @property
     def has_own_folder(self) -> bool:
         """Return whether its folder was made for it alone, until it is whole; that of an import is for others, too."""
-        return bool(self.folder_when_done) and self.infohash in os.path.basename(self.folder)
+        return bool(self.folder_when_done) and self.infohash in self.folder.rpartition("/")[2]
 
     @property
     def owned_folder(self) -> str:

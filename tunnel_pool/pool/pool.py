@@ -32,6 +32,7 @@ from tunnel_pool.pool.policy import (
 )
 from tunnel_pool.pool.process import CALL_TIMEOUT_S, ChildProcess
 from tunnel_pool.pool.program import own_command, own_environment, template_command
+from tunnel_pool.pool.run_delay import RunDelay
 from tunnel_pool.pool.template import Template
 from tunnel_pool.rpc import control_pb2 as pb
 from tunnel_pool.rpc.drop_reasons import DropReason
@@ -39,7 +40,6 @@ from tunnel_pool.rpc.errors import RemoteError
 from tunnel_pool.rpc.sockets import HasDescriptor, give
 from tunnel_pool.rpc.sync import CarriedState, SyncState
 from tunnel_pool.system.errors import UserError
-from tunnel_pool.system.run_delay import RunDelay
 
 TICK_S = 0.1
 CALM_TICK_S = 0.25  # while all children work

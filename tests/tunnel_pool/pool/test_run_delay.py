@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tunnel_pool.system.run_delay import RunDelay
+from tunnel_pool.pool.run_delay import RunDelay
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the kernel says it on Linux alone")
 
