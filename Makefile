@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 DEMO_ARGS ?=
 CARGO := $(shell command -v cargo)
 
-.PHONY: help demo test test-slow lint types proto lock check-proto rust-check engine-there check clean
+.PHONY: help demo test test-slow compatibility lint types proto lock check-proto rust-check engine-there check clean
 
 help:
 	@echo "make demo       download a file anonymously through a swarm of real parts on this machine"
@@ -19,6 +19,7 @@ help:
 	@echo "make lock       write requirements/ anew: what is installed, with hashes"
 	@echo "make rust-check format, lints and tests of the packet engine (where cargo is)"
 	@echo "make fuzz       feed the packet engine's streams with random input for FUZZ_SECONDS (where cargo is)"
+	@echo "make compatibility  exchange a file with other BitTorrent programs, those that are installed"
 	@echo "make outdated   list the pins that are older than the newest release"
 	@echo "make check      lint, types, freshness of generated code, all tests, guard: what .ci/run does"
 
@@ -35,6 +36,11 @@ test: $(VENV)/dev.stamp
 
 test-slow: $(VENV)/dev.stamp
 	@$(BIN)/python $(PYTEST) -n $(SLOW_TESTERS) -m slow
+
+# In a network namespace, since some of these programs ask the world for their address. Run it as root.
+compatibility: $(VENV)/dev.stamp
+	@unshare -n $(BIN)/python -m tests.compatibility.matrix tests/compatibility/found.json
+	@$(BIN)/python -m tests.compatibility.page tests/compatibility/found.json docs/COMPATIBILITY.md
 
 lint: $(VENV)/dev.stamp
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
