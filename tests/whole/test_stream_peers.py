@@ -20,7 +20,7 @@ from tunnel_pool.torrent.metainfo import parse_torrent, swarm_hash_of
 from tunnel_pool.torrent.sessions.libtorrent_session import open_session
 
 SIZE_BYTES = 2 << 20
-WATCHED_S, MOST_OF_HALF_A_MINUTE = 60, 8
+WATCHED_S, LATER_S, MOST_LATER = 75, 45, 8
 HOPS = [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)]
 
 pytestmark = pytest.mark.skipif(not is_built(), reason="only the native engine carries streams")
@@ -112,7 +112,7 @@ async def test_a_peer_that_requires_encryption_or_utp_though_another_says_nothin
 
 
 @pytest.mark.slow
-async def test_a_peer_that_refuses_is_asked_less_and_less_often(tmp_path):
+async def test_a_peer_that_refuses_is_asked_less_and_less_often_and_not_given_up(tmp_path):
     asked_s = []
 
     def refuse(reader, writer):
@@ -128,8 +128,8 @@ async def test_a_peer_that_refuses_is_asked_less_and_less_often(tmp_path):
         async with command("download", opened.torrent, *arguments):
             await until(lambda: asked_s and time.monotonic() - asked_s[0] > WATCHED_S, WATCHED_S + 30)
     print(f"{len(asked_s)} in {WATCHED_S} s: {[round(each - asked_s[0], 1) for each in asked_s]}")
-    last = [each for each in asked_s if each > asked_s[0] + WATCHED_S / 2]
-    assert len(last) <= MOST_OF_HALF_A_MINUTE
+    # libtorrent alone would give it up for good after a few seconds.
+    assert 0 < len([each for each in asked_s if each > asked_s[0] + WATCHED_S - LATER_S]) <= MOST_LATER
 
 
 @asynccontextmanager

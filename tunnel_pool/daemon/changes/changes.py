@@ -39,6 +39,7 @@ from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.metainfo import infohash_of, name_of
+from tunnel_pool.torrent.sessions.lost_peers import connect_anew
 
 MAX_TORRENTS = 1 << 16
 LEAVE_NOTHING = Verify, Reannounce, Requeue  # in a torrent's record that says when its owner edited it
@@ -239,7 +240,7 @@ class Changes:
             torrent.recheck()
         if (named := last(plan.edits, AddPeers)) is not None:
             for peer in named.peers:
-                torrent.handle.connect_peer(peer, int(lt.peer_info.tracker))  # its failures are forgiven
+                connect_anew(torrent.handle, peer)
         if last(plan.edits, Reannounce) is not None:
             torrent.handle.force_reannounce()
             torrent.handle.force_dht_announce()

@@ -3,8 +3,6 @@
 import logging
 import time
 
-import libtorrent as lt
-
 from tunnel_pool.daemon.changes.hop_changes import HopChanges
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.rules.life import Event
@@ -13,7 +11,7 @@ from tunnel_pool.daemon.rules.standstill import Step
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.metainfo import read_resume
-from tunnel_pool.torrent.sessions.lost_peers import is_end_to_end
+from tunnel_pool.torrent.sessions.lost_peers import connect_anew, is_end_to_end
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +55,7 @@ class Watchdog:
         session.reconsider_peers(torrent)
         for peer in dict.fromkeys([*peers, *torrent.record.peers]):
             if not is_end_to_end(peer):
-                torrent.handle.connect_peer(peer, int(lt.peer_info.tracker))  # their failures are forgiven
+                connect_anew(torrent.handle, peer)
         session.ask_trackers(torrent.handle)
         torrent.handle.force_dht_announce()
 

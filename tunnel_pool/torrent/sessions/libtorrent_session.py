@@ -23,7 +23,12 @@ from tunnel_pool.torrent.announces.trackers import trackers_of
 from tunnel_pool.torrent.anonymous_torrents import TrackerPlace, tracker_place
 from tunnel_pool.torrent.metainfo import hidden_hashes_of
 from tunnel_pool.torrent.sessions.last_announces import Announce, LastAnnounces
-from tunnel_pool.torrent.sessions.lost_peers import drop_and_forget, drop_and_reconnect, is_end_to_end
+from tunnel_pool.torrent.sessions.lost_peers import (
+    connect_anew,
+    drop_and_forget,
+    drop_and_reconnect,
+    is_end_to_end,
+)
 from tunnel_pool.torrent.sessions.session_settings import all_alike, transport_settings
 from tunnel_pool.torrent.sessions.transport import Transport
 
@@ -236,7 +241,7 @@ class LibtorrentSession(Generic[T]):
             if backoff.is_due(now_s):
                 backoff.failed(now_s)
                 for peer in torrent.peers:
-                    torrent.handle.connect_peer(peer)
+                    connect_anew(torrent.handle, peer)
         if len(self._reconnects) > len(self._torrents):
             self._reconnects = {
                 handle: backoff for handle, backoff in self._reconnects.items() if handle in self._torrents

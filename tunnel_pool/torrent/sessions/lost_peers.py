@@ -1,4 +1,4 @@
-"""libtorrent's peers whose circuit is gone."""
+"""libtorrent's peers that it has lost: those whose circuit is gone, and those that it has given up."""
 
 from collections.abc import Callable, Iterable
 
@@ -11,6 +11,15 @@ from tunnel_pool.contract import Address
 def is_end_to_end(peer: Address) -> bool:
     """Return whether this is the address of an end-to-end circuit; another circuit gives the peer another one."""
     return peer[1] == int(CIRCUIT_ID_PORT)
+
+
+def connect_anew(handle: lt.torrent_handle, peer: Address) -> None:
+    """Connect to a peer, also to one that could not be reached before.
+
+    libtorrent gives a peer up after three failures, unless `max_failcount` is changed once the torrent knows peers, and
+    forgives one failure where a tracker names the peer again (findings/libtorrent-gives-a-peer-up-after-three-*).
+    """
+    handle.connect_peer(peer, int(lt.peer_info.tracker))
 
 
 def drop_and_forget(session: lt.session, hosts: Iterable[str]) -> None:
