@@ -151,7 +151,7 @@ def changed(
             continue
         try:
             changed = msgspec.convert(after | SETTABLE[name](after, value), Settings)
-        except (TypeError, ValueError, LookupError, OverflowError):  # msgspec's error is a ValueError
+        except (TypeError, ValueError, LookupError, OverflowError, msgspec.ValidationError):
             refusals.append(f"{name} can't be {str(value)[:50]!r}")
         else:
             after = msgspec.to_builtins(changed)
