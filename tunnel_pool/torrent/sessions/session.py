@@ -156,6 +156,7 @@ class TorrentSession(LibtorrentSession[Added]):
         entries = places_in(parameters, parameters.save_path)
         path = await asyncio.to_thread(stranger, parts_of(parameters.ti.layout(), entries, has))
         if path:
+            torrent.handle.pause()  # it is, unless libtorrent has missed that it is to stop when it is ready
             torrent.error = IN_THE_WAY.format(path)
             self._tell_changed()
         else:
