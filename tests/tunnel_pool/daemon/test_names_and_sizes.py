@@ -195,7 +195,7 @@ def test_libtorrent_counts_files_that_pad():
 
 @pytest.mark.slow
 async def test_a_torrent_of_very_many_files_is_there_after_a_restart(tmp_path):
-    """By libtorrent's own bounds, it writes resume data of 374,998 files that it then can't read."""
+    """libtorrent's own bounds let it write resume data of 374,998 files that it then can't read."""
     count = 376_000
     files = [{b"length": 1, b"path": [b"%d" % number]} for number in range(count)]
     info = {b"name": b"many", b"piece length": 16384, b"pieces": bytes(20 * -(-count // 16384)), b"files": files}

@@ -59,7 +59,7 @@ def keep_as_qbittorrent(left):
 
 
 def keep_with_a_category(left):
-    """Of a torrent that is managed automatically, qBittorrent keeps no folder: its category has one."""
+    """qBittorrent keeps no folder of a torrent that is managed automatically: its category has one."""
     keep_files(left, {b"qBt-category": b"films"})
     (left.state / "categories.json").write_text(json.dumps({"films": {"save_path": str(left.home)}}))
     return "qbittorrent"
