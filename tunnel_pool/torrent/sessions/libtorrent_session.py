@@ -109,6 +109,7 @@ class LibtorrentSession(Generic[T]):
         self._trackers_s = 0.0  # when these were looked up
         self._reannounces = Reannounces()
         self._reconnects: dict[lt.torrent_handle, Backoff] = {}  # of torrents whose `peers` are not all connected
+        self._has_tcp = False  # whether connections to peers are made by TCP, which needs a circuit to an exit
         self._callers: dict[Address, float] = {}  # who has called, and when (monotonic)
         self._forgot_s = 0.0  # when callers that had gone were forgotten last
         self._handle_of: dict[bytes, lt.torrent_handle] = {}
@@ -144,6 +145,9 @@ class LibtorrentSession(Generic[T]):
 
     def set_transport(self, transport: Transport) -> None:
         """Begin connections to peers by these from now on."""
+        if transport.tcp and not self._has_tcp:  # exits can be reached again: nothing was learnt of peers meanwhile
+            self._reconnects.clear()
+        self._has_tcp = transport.tcp
         if not self._stopped:
             self._session.apply_settings(transport_settings(transport))
 
