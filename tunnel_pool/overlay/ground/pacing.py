@@ -18,7 +18,9 @@ def doubled_s(first_s: float, times: int, most_s: float) -> float:
 class Backoff:
     """Delays new tries; the delay doubles with each failure in a row, and starts anew with a success."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_s: float = MAX_DELAY_S) -> None:
+        """`most_s`: the longest delay."""
+        self._most_s = most_s
         self._failures = 0
         self._not_before_s = 0.0
 
@@ -28,7 +30,7 @@ class Backoff:
     def failed(self, now_s: float) -> None:
         """Note a failure; those before the next try is due count as one, as they come in batches."""
         if self.is_due(now_s):
-            self._not_before_s = now_s + doubled_s(FIRST_DELAY_S, self._failures, MAX_DELAY_S)
+            self._not_before_s = now_s + doubled_s(FIRST_DELAY_S, self._failures, self._most_s)
             self._failures += 1
 
     def succeeded(self) -> None:

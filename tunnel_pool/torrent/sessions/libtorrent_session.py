@@ -42,6 +42,7 @@ CALLER_CONNECTS_S = 30.0  # how long a caller may take until he is among the pee
 CONNECTED_S = 1.0
 LONELY_S = 1.0  # how old the answer may be: it takes a call to libtorrent for each torrent with few peers
 FEW_PEERS = 8  # of so many, each is looked at
+RECONNECT_S = 8.0  # the longest wait until named peers are tried again, while a torrent has fewer than these
 HALF_OPEN = lt.peer_info.connecting | lt.peer_info.handshake
 AUTHORITIES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")  # of Debian, of Fedora
 
@@ -241,7 +242,7 @@ class LibtorrentSession(Generic[T]):
             if torrent.is_finished or torrent.peer_count >= len(torrent.peers):
                 self._reconnects.pop(torrent.handle, None)
                 continue
-            backoff = self._reconnects.setdefault(torrent.handle, Backoff())
+            backoff = self._reconnects.setdefault(torrent.handle, Backoff(RECONNECT_S))
             if backoff.is_due(now_s):
                 backoff.failed(now_s)
                 for peer in torrent.peers:
