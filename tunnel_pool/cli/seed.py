@@ -21,7 +21,7 @@ from tunnel_pool.system.files import write_atomically
 from tunnel_pool.system.state import state_of_our_own
 from tunnel_pool.torrent.client import TorrentClient
 from tunnel_pool.torrent.isolation import Isolation
-from tunnel_pool.torrent.metainfo import infohash_of, magnet_link, make_torrent, read_metainfo
+from tunnel_pool.torrent.metainfo import infohash_of, magnet_link, make_torrent, read_metainfo, reason_of
 from tunnel_pool.torrent.sessions.lockdown import LockdownMode
 from tunnel_pool.tunnels import NodeOptions
 
@@ -140,7 +140,7 @@ async def _torrent_of(path: Path, kept_in: Path) -> lt.add_torrent_params:
     try:
         torrent = read_metainfo(data)
     except RuntimeError as error:
-        raise UserError(f"cannot seed {path}: {str(error).split(' [')[0]}") from None
+        raise UserError(f"cannot seed {path}: {reason_of(error)}") from None
     await asyncio.to_thread(_keep, kept, data)
     return torrent
 

@@ -88,6 +88,12 @@ def text(value: object) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else ""
 
 
+def unquoted(value: str) -> str:
+    """Return a value of a configuration without the quotes around it; one that only ends with a quote has it."""
+    is_quoted = len(value) > 1 and value[0] in "\"'" and value[0] == value[-1]
+    return value[1:-1] if is_quoted else value
+
+
 def number(value: object) -> int:
     """Return a number as it was kept, which may be a text; 0 for what is none."""
     try:

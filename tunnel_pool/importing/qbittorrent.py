@@ -25,6 +25,7 @@ from tunnel_pool.importing.model import (
     number,
     text,
     torrent_of,
+    unquoted,
     usual_names,
 )
 from tunnel_pool.torrent.metainfo import read_metainfo
@@ -91,7 +92,7 @@ def _usual_folder(place: Path) -> str:
     parser = configparser.RawConfigParser(strict=False)
     with contextlib.suppress(OSError, ValueError, configparser.Error):
         parser.read(place / "qBittorrent.conf", encoding="utf-8")
-        return parser.get("BitTorrent", r"Session\DefaultSavePath", fallback="").strip('"')
+        return unquoted(parser.get("BitTorrent", r"Session\DefaultSavePath", fallback=""))
     return ""
 
 

@@ -15,13 +15,14 @@ import libtorrent as lt
 
 from tunnel_pool.daemon.record import NORMAL, UNWANTED, LimitMode
 from tunnel_pool.importing.libtorrents import speed_changes, with_resume
-from tunnel_pool.importing.model import BadTorrentError, Found, attempted, content_of, info_of, number
+from tunnel_pool.importing.model import BadTorrentError, Found, attempted, content_of, info_of, number, unquoted
 from tunnel_pool.overlay.ground.config import MAX_HOPS
 from tunnel_pool.torrent.metainfo import read_metainfo, read_resume
 
 USUAL = (Path("~/.Tribler"),)
 NAME = "Tribler"
 FOLDER = "dlcheckpoints"
+OF_STATE = ("engineresumedata", "metainfo")
 YES = ("true", "1", "yes", "on")  # as Python's configparser reads them
 
 
@@ -42,12 +43,12 @@ def _read(path: Path) -> Found:
     parser = configparser.RawConfigParser(default_section="download_defaults", strict=False)
     try:
         parser.read_string(content_of(path).decode())
-        state, own = dict(parser["state"]), parser.defaults()
+        state = parser["state"]
     except (configparser.Error, KeyError, ValueError):
         raise BadTorrentError(f"{path.name} can't be read") from None
-    # Tribler 8.4.3 also writes all of the download's own values to [state], and leaves these there when they change.
-    kept = {**state, **own}
-    return _found({name: value.strip().strip("\"'") for name, value in kept.items()}, path.stem)
+    # Tribler 8.4.3 also writes the download's own values to [state], and leaves these there when they change or go.
+    kept = {**parser.defaults(), **{name: state[name] for name in OF_STATE if name in state}}
+    return _found({name: unquoted(value.strip()) for name, value in kept.items()}, path.stem)
 
 
 def _found(kept: Mapping[str, str], infohash: str) -> Found:

@@ -87,7 +87,7 @@ def _parse_magnet(link: str, what: str) -> lt.add_torrent_params:
     try:
         parameters = lt.parse_magnet_uri(link)
     except RuntimeError as error:
-        raise UserError(f"not a magnet link: {what[:100]} ({_reason(error)})") from None
+        raise UserError(f"not a magnet link: {what[:100]} ({reason_of(error)})") from None
     _bound(parameters)
     return parameters
 
@@ -102,10 +102,10 @@ def _parse_file(path: Path) -> lt.add_torrent_params:
     except OSError as error:
         raise UserError(f"no torrent file, magnet link or infohash: {path} ({error.strerror})") from None
     except RuntimeError as error:
-        raise UserError(f"{path} is not a torrent file ({_reason(error)})") from None
+        raise UserError(f"{path} is not a torrent file ({reason_of(error)})") from None
 
 
-def _reason(error: RuntimeError) -> str:
+def reason_of(error: RuntimeError) -> str:
     """Return libtorrent's message without its error category."""
     return str(error).split(" [")[0]
 
@@ -123,12 +123,12 @@ def make_torrent(
     except UnicodeError:
         raise UserError(f"cannot seed {str(source)!a}: a name in it is not UTF-8") from None
     except RuntimeError as error:
-        raise UserError(f"cannot seed {source}: {_reason(error)}") from None
+        raise UserError(f"cannot seed {source}: {reason_of(error)}") from None
     pieces = creator.num_pieces()
     try:
         lt.set_piece_hashes(creator, str(source.parent), lambda piece: on_piece(piece, pieces))
     except RuntimeError as error:
-        raise UserError(f"cannot read {source}: {_reason(error)}") from None
+        raise UserError(f"cannot read {source}: {reason_of(error)}") from None
     return lt.bencode(creator.generate())
 
 

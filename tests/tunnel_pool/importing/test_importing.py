@@ -89,6 +89,18 @@ async def test_tribler_s_torrents_keep_their_hops(tmp_path, downloads):
         }  # fmt: skip
 
 
+def test_what_tribler_left_beside_a_downloads_state_holds_no_more(tmp_path):
+    """A choice of files that was taken back is still there, in the copy of the values that held before."""
+    folder = tmp_path / "dlcheckpoints"
+    shutil.copytree(FIXTURES / "tribler" / "dlcheckpoints", folder)
+    (path,) = folder.glob("2b79*.conf")
+    path.write_text(path.read_text().rstrip() + "\nfiles = 0,\ncompleted_dir = /elsewhere\nseeding_ratio = 9.5\n")
+    found = next(each for each in PROGRAMS["tribler"].read(tmp_path) if each.name == "whole")
+    assert (found.hops, found.folder_when_done) == (2, "")
+    assert "seed_ratio_limit" not in found.changes
+    assert 0 not in found.parameters.file_priorities
+
+
 def test_what_tribler_7_kept_is_read_from_the_folder_of_its_version(tmp_path, downloads):
     """Before 8.3 the metadata stood beside the resume data, which may lack it."""
     torrent = next((FIXTURES / "deluge" / "state").glob("2b79*.torrent")).read_bytes()
