@@ -25,7 +25,7 @@ from tests.tunnel_pool.daemon.rpc import Rpc
 from tests.tunnel_pool.daemon.running import daemon
 from tests.worlds.commands import command
 from tests.worlds.network import until
-from tests.worlds.swarms import opentracker
+from tests.worlds.swarms import OPENTRACKER, opentracker
 from tunnel_pool.bench.harness.daemon import network_of
 from tunnel_pool.private_swarm.swarm import LocalSwarm, free_port, same_bytes
 from tunnel_pool.torrent.sessions.libtorrent_session import open_session
@@ -150,6 +150,8 @@ def main():
         subprocess.run(["ip", *words.split()], check=True)
     versions = {program.name: version_of(program) for program in PROGRAMS}
     there = [each for each in PROGRAMS if versions[each.name] and (not named or each.name in named)]
+    if OPENTRACKER is None or not there:
+        sys.exit("install opentracker, and some of " + ", ".join(each.name for each in PROGRAMS))
     cells = asyncio.run(matrix(there))
     told = {
         "libtorrent": lt.__version__,
