@@ -49,7 +49,7 @@ class Record(msgspec.Struct):
     stopped: bool = False
     started_now: bool = False  # past the queue
     file_priorities: list[int] = []  # libtorrent's priorities; files past the end have the normal one
-    written: list[int] = []  # files that are wanted no longer, and were there when they were wanted
+    written: list[int] = []  # files that are wanted no longer, and may have been written before
     exporting: list[int] = []  # files wanted of late, whose first and last bytes libtorrent may hold elsewhere yet
     download_limit_kb: int = 100
     download_limited: bool = False

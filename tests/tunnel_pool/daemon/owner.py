@@ -157,7 +157,7 @@ class Owner:
         for torrent in await self._at_rest(rpc):
             infohash = torrent["hash_string"]
             assert infohash not in there, "doubled"
-            assert not self.is_alone or torrent["error"] == 0, torrent
+            assert not self.is_alone or torrent["error"] == 0, (torrent, self._told[infohash])
             *labels, hops = torrent["labels"]
             there[infohash] = {
                 "folder": torrent["download_dir"], "stopped": torrent["status"] == 0, "labels": labels,

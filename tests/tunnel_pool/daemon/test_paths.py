@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tunnel_pool.daemon.owner import Seeder
+from tests.tunnel_pool.daemon.owner import Seeder, link_of
 from tests.tunnel_pool.daemon.running import daemon_here, make_torrent
 from tests.worlds.network import until
 from tunnel_pool.daemon.changes.edits import AddRequest, Move, Remove, Rename, Run, Select, Stop, Verify
@@ -26,6 +26,7 @@ from tunnel_pool.daemon.rules.paths import Layout, Spellings, clash, final_paths
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.storage.store import STORE_FILE, Store
+from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.daemon.upkeep import incomplete
 from tunnel_pool.torrent.entries import Entry
 from tunnel_pool.torrent.metainfo import parse_torrent, read_metainfo
@@ -678,7 +679,7 @@ async def test_a_file_that_is_wanted_again_is_the_torrents_where_it_was_there_be
         place.mkdir(parents=True)
         (place / "b").write_bytes(files["b"][:10_000])
         await here.changes.apply([added], Select(lambda torrent: [4, 0, 0]))
-        assert added.record.written == [1]
+        await until(lambda: added.record.written == [1])
     (place / "c").write_bytes(b"the owner's")
     async with daemon_here(state) as here:
         (added,) = here.library.torrents.values()
@@ -687,6 +688,35 @@ async def test_a_file_that_is_wanted_again_is_the_torrents_where_it_was_there_be
         await here.changes.apply([added], Select(lambda torrent: [4, 4, 0]))
         assert added.record.written == []
         assert (place / "c").read_bytes() == b"the owner's"
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_a_file_that_comes_while_it_is_unwanted_is_the_torrents(is_known, tmp_path, state, monkeypatch):
+    """libtorrent writes what it has in memory, and what it was told before, until it has carried out the change."""
+    seeder = Seeder(tmp_path / "seeds")
+    torrent = torrent_of("t", {"a": os.urandom(20_000), "b": os.urandom(100)}, folder=seeder.folder)
+    seeder.start(parameters := lt.load_torrent_buffer(torrent))
+    select = Torrent.select
+
+    def write_and_select(torrent, priorities):
+        place = Path(torrent.record.folder, "t", "b")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes((seeder.folder / "t" / "b").read_bytes())
+        select(torrent, priorities)
+
+    async with daemon_here(state) as here:
+        if is_known:
+            added = await begun(here, torrent, tmp_path / "own")
+            monkeypatch.setattr(Torrent, "select", write_and_select)
+            await here.changes.apply([added], Select(lambda torrent: [4, 0]))
+        else:
+            monkeypatch.setattr(Torrent, "select", write_and_select)
+            added = await add(here, f"{link_of(parameters, seeder.address)}&so=0", tmp_path / "own")
+        await until(lambda: added.layout is not None and not added.selections and not added.record.is_incoming)
+        await until(lambda: added.record.written == [1])
+        await here.changes.apply([added], Remove(delete_files=True))
+        await here.changes.removals.ended()
+        assert not (tmp_path / "own" / "t").exists()
 
 
 async def test_a_torrent_finds_the_files_that_it_has_left_in_another_folder(tmp_path, state):

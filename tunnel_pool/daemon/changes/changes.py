@@ -37,6 +37,7 @@ from tunnel_pool.daemon.rules.selection import newly_wanted
 from tunnel_pool.daemon.rules.tiers import merged, tiers_in
 from tunnel_pool.daemon.storage.settings import Settings
 from tunnel_pool.daemon.torrents.library import Library
+from tunnel_pool.daemon.torrents.paths import given_up
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.metainfo import infohash_of, name_of
 from tunnel_pool.torrent.sessions.lost_peers import connect_anew
@@ -267,7 +268,7 @@ class Changes:
         if not record.taking_over:  # else all that is there is looked at, before any of it is used
             if new := {*wanted} - written:
                 await paths.check_wanted(torrent, new)
-            written.update(await paths.given_up(torrent, priorities))
+            written.update(given_up(torrent, priorities))
         return {
             "file_priorities": priorities,
             "exporting": sorted({*record.exporting, *wanted}),

@@ -19,6 +19,7 @@ from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.storage.presence import Presence, kept_parts, not_found, presence_of
 from tunnel_pool.daemon.storage.store import Deletion
 from tunnel_pool.daemon.torrents.library import Library
+from tunnel_pool.daemon.torrents.paths import those_there
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.leftovers import take_leftovers
 
@@ -53,6 +54,8 @@ async def load(library: Library, moves: Moves, folder: str | None, was_ended: bo
             error = await _finish_move(library, record, parameters) if record.moving_to else damage
             is_missing = await _is_missing(library, record, parameters, was_ended)
             torrent = library.open(record, parameters, is_missing)
+            if not is_missing:  # a kill may have come before it was seen that some were not written
+                record.written = await asyncio.to_thread(those_there, torrent)
             if error:
                 torrent.happened(Event.FAILED, error)
             if not (was_ended or is_missing or record.done_s or record.taking_over or record.untouched):

@@ -144,16 +144,6 @@ class Paths:
             if is_any_there and not is_own:
                 raise RequestError("a file of that name is there already: move it away first")
 
-    async def given_up(self, torrent: Torrent, priorities: Sequence[int]) -> list[int]:
-        """Return the files that these priorities want no longer, and that are there: the torrent has written them."""
-        if torrent.layout is None or torrent.record.untouched:
-            return []
-        indexes = [i for i in torrent.file_indexes() if torrent.is_wanted(i) and priority_of(priorities, i) == UNWANTED]
-        places = [os.path.join(torrent.record.folder, path) for path in torrent.file_paths(indexes)]
-        return await asyncio.to_thread(
-            lambda: [index for index, place in zip(indexes, places, strict=True) if os.path.lexists(place)]
-        )
-
     async def check_own(self, torrent: Torrent) -> None:
         """Raises RequestError where another's file is at a place to which the torrent has written nothing."""
         left = self._records.left_by(torrent.record.infohash)
@@ -286,8 +276,34 @@ def untouched_files(torrent: Torrent, indexes: Collection[int]) -> set[int]:
     return {index for index in indexes if touched.isdisjoint(pieces_of(layout, index))}
 
 
+def given_up(torrent: Torrent, priorities: Sequence[int]) -> set[int]:
+    """Return the files that these priorities want no longer: the torrent may have written them.
+
+    Those of them that are not there may come yet, as libtorrent has blocks in memory, and takes pieces out of the parts
+    file for changes that it has not carried out: `written_unwanted` says afterwards which came.
+    """
+    if torrent.layout is None or torrent.record.untouched:
+        return set()
+    return {i for i in torrent.file_indexes() if torrent.is_wanted(i) and priority_of(priorities, i) == UNWANTED}
+
+
+def those_there(torrent: Torrent) -> list[int]:
+    """Return which of the unwanted files that its record says are written are there: libtorrent creates no others."""
+    record = torrent.record
+    if not record.written or torrent.layout is None:
+        return record.written
+    folders = list(filter(None, (record.folder, record.moving_to)))
+    paths = zip(record.written, torrent.file_paths(record.written), strict=True)
+    return [index for index, path in paths if any(os.path.lexists(os.path.join(folder, path)) for folder in folders)]
+
+
 def never_written(torrent: Torrent) -> set[int]:
-    """Return those files to which nothing was written by the torrent, by its record and by its pieces.
+    """Return those files to which nothing was written by the torrent, by its record and by its pieces."""
+    return _never_written(torrent, torrent.record.written)
+
+
+def _never_written(torrent: Torrent, unwanted: Iterable[int]) -> set[int]:
+    """Return the files to which nothing was written; to these `unwanted` ones something was.
 
     What unwanted files share with wanted ones is in the parts file. While no session has the torrent, nobody knows of
     pieces: its record says all.
@@ -298,7 +314,7 @@ def never_written(torrent: Torrent) -> set[int]:
     indexes = set(torrent.file_indexes())
     if record.untouched:
         return indexes
-    written = {index for index in indexes if torrent.is_wanted(index)} | set(record.written)
+    written = {index for index in indexes if torrent.is_wanted(index)} | set(unwanted)
     others = indexes - written
     if not others or torrent.is_between_sessions:
         return others
@@ -313,8 +329,12 @@ def never_written(torrent: Torrent) -> set[int]:
 
 
 def written_unwanted(torrent: Torrent) -> set[int]:
-    """Return those files that are wanted no longer, and to which something was written."""
-    return {index for index in torrent.file_indexes() if not torrent.is_wanted(index)} - never_written(torrent)
+    """Return those files that are wanted no longer, and to which something was written.
+
+    Ask once libtorrent has carried out that they are unwanted.
+    """
+    unwanted = {index for index in torrent.file_indexes() if not torrent.is_wanted(index)}
+    return unwanted - _never_written(torrent, those_there(torrent))
 
 
 def _stranger_of(torrent: Torrent, left: disk.Left) -> str:

@@ -13,7 +13,7 @@ from tunnel_pool.daemon.rules.life import Event
 from tunnel_pool.daemon.rules.selection import priorities_of_chosen
 from tunnel_pool.daemon.storage.store import StoreError
 from tunnel_pool.daemon.torrents.library import Library
-from tunnel_pool.daemon.torrents.paths import written_unwanted
+from tunnel_pool.daemon.torrents.paths import given_up, written_unwanted
 from tunnel_pool.daemon.torrents.seen import Announced
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.torrent.announces.words import refusal_of, warning_of
@@ -81,7 +81,19 @@ class AlertReader:
     def _torrent_finished_alert(self, torrent: Torrent, alert: lt.torrent_finished_alert) -> None:
         """Note when a torrent was finished; libtorrent also tells of those that were before this start."""
         torrent.update(torrent.handle.status())
-        if not torrent.record.done_s:
+        if torrent.waiting.is_writing:
+            torrent.handle.flush_cache()  # libtorrent tells of the end before it has written all of it
+        else:
+            self._finished(torrent)
+
+    def _cache_flushed_alert(self, torrent: Torrent, alert: lt.cache_flushed_alert) -> None:
+        if torrent.waiting.is_writing:
+            torrent.was_written()
+            self._library.scheduler.tick_soon()
+            self._finished(torrent)
+
+    def _finished(self, torrent: Torrent) -> None:
+        if torrent.is_finished and not torrent.record.done_s:
             self._library.background.spawn(self._finish(torrent))
 
     def _torrent_checked_alert(self, torrent: Torrent, alert: lt.torrent_checked_alert) -> None:
@@ -108,14 +120,14 @@ class AlertReader:
                 await self._library.records.put_with_resume(torrent, exporting=[])
 
     async def _keep_written(self, torrent: Torrent) -> None:
-        """Keep to which unwanted files libtorrent writes yet what was under way when they came to be unwanted."""
+        """Keep which unwanted files have come, or may come yet, now that libtorrent knows which are unwanted."""
         records = self._library.records
         async with records.changing:
             if torrent.selections or not records.is_here(torrent) or torrent.record.taking_over:
                 return
             written = await asyncio.to_thread(written_unwanted, torrent)
-            if not written <= set(torrent.record.written):
-                await records.put(torrent, written=sorted(written.union(torrent.record.written)))
+            if written != set(torrent.record.written):
+                await records.put(torrent, written=sorted(written))
 
     async def _finish(self, torrent: Torrent) -> None:
         async with self._library.records.changing:  # its name may be kept just now
@@ -132,7 +144,8 @@ class AlertReader:
         self._library.paths.note(torrent)
         try:
             async with self._library.records.changing:
-                fields = {"file_priorities": priorities, "chosen_files": []} if priorities else {}
+                written = sorted(given_up(torrent, priorities))
+                fields = {"file_priorities": priorities, "chosen_files": [], "written": written} if priorities else {}
                 await self._library.records.put(torrent, name=torrent.status.name, **fields)
         finally:
             await self._moves.settle(torrent)
