@@ -1,5 +1,6 @@
 """Tests the owner's program that runs when a torrent is downloaded: its environment, and that it can do no harm."""
 
+import asyncio
 import os
 
 import psutil
@@ -12,6 +13,7 @@ from tunnel_pool.cli.daemon import options_of
 from tunnel_pool.cli.main import make_parser
 from tunnel_pool.daemon.changes.edits import AddRequest, Rename
 from tunnel_pool.daemon.done_script import DoneScript
+from tunnel_pool.private_swarm.swarm import same_bytes
 from tunnel_pool.system.errors import UsageError
 from tunnel_pool.torrent.metainfo import parse_torrent, read_metainfo
 
@@ -40,6 +42,31 @@ async def downloaded(here, seeder, name):
     if name is not None:
         await here.changes.apply([torrent], Rename("t", name))
     return torrent
+
+
+async def test_whoever_hears_that_a_torrent_is_whole_finds_its_files(seeder, tmp_path):
+    """libtorrent 2.1 says so before it has written them."""
+    sizes, seen = {f"{number}": 1000 for number in range(1000)}, []
+    torrent = make_torrent(seeder.folder, "t", sizes, piece_bytes=1 << 20)
+    seeder.start(read_metainfo(torrent))
+    parameters = read_metainfo(torrent)
+    parameters.peers = [tuple(seeder.address)]
+
+    def are_there():
+        return all(same_bytes(seeder.folder / "t" / name, tmp_path / "own" / "t" / name) for name in sizes)
+
+    async with daemon_here(tmp_path) as here, Rpc(here.address) as rpc:
+        here.library.on_done.append(lambda torrent: seen.append(are_there()))
+        await here.changes.add(parameters, AddRequest(hops=0, folder=str(tmp_path / "own")))
+        async with asyncio.timeout(30):
+            while True:
+                fields = ["percent_done", "left_until_done", "status"]
+                (row,) = (await rpc.call("torrent_get", {"fields": fields}))["torrents"]
+                if row["percent_done"] == 1 or row["status"] == 6 or not row["left_until_done"]:
+                    break
+        assert are_there()
+        await until(lambda: seen)
+        assert seen == [True]
 
 
 async def test_the_environment_tells_of_the_torrent_and_of_nothing_else(seeder, tmp_path, monkeypatch):

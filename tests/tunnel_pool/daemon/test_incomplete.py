@@ -16,8 +16,10 @@ from tests.tunnel_pool.daemon.running import daemon, daemon_here, make_torrent
 from tests.worlds.network import until
 from tunnel_pool.daemon.changes import moves
 from tunnel_pool.daemon.changes.edits import AddRequest, Move, Relabel, Remove, Rename, Run, SetHops
+from tunnel_pool.daemon.changes.moves import Moves
 from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.outside.urls import place_of
+from tunnel_pool.daemon.server.qbittorrent.fields import info
 from tunnel_pool.daemon.storage import disk
 from tunnel_pool.daemon.upkeep import incomplete
 from tunnel_pool.daemon.upkeep.alerts import AlertReader
@@ -52,6 +54,31 @@ async def test_a_torrent_comes_to_the_folder_for_incomplete_ones_and_goes_to_its
         await until(lambda: told)
         assert not list(aside.rglob("*"))
         assert told == [(str(tmp_path / "own"), ["t"])]  # nobody was told before it was there
+
+
+async def test_a_whole_torrent_is_shown_as_whole_once_it_is_home(seeder, tmp_path, monkeypatch):
+    """Other programs take its files from there at once."""
+    bring_home, may_go = Moves.bring_home, asyncio.Event()
+
+    async def held(moves, torrent):
+        await may_go.wait()
+        await bring_home(moves, torrent)
+
+    monkeypatch.setattr(Moves, "bring_home", held)
+    async with daemon_here(tmp_path) as here:
+        await set_aside(here, tmp_path / "aside")
+
+        def shown():
+            return info(torrent, here.library.records.settings, {})["state"], torrent.left_bytes > 0
+
+        torrent, _ = await here.changes.add(
+            parse_torrent(seeder.link_to("t", SIZES)), AddRequest(hops=0, folder=str(tmp_path / "own"))
+        )
+        await until(lambda: torrent.is_finished)
+        assert shown() == ("moving", True)
+        may_go.set()
+        await until(lambda: torrent.record.folder == str(tmp_path / "own"))
+        assert shown() == ("stalledUP", False)
 
 
 async def test_a_torrent_whose_way_home_is_blocked_goes_on_seeding_and_goes_home_later(

@@ -86,7 +86,9 @@ async function look(url) {
     if (kind === "link") { element.rel = "stylesheet"; element.href = url; }
     else if (kind === "object") element.data = url; else element.src = url;
     document.body.append(element);
-    seen[kind] = await Promise.race([done, wait(1000).then(() => "nothing")]);
+    // A browser tells of all of these in the end, but of a video and an object of no use.
+    const patience_ms = kind === "video" || kind === "object" ? 1000 : 20000;
+    seen[kind] = await Promise.race([done, wait(patience_ms).then(() => "nothing")]);
   }
   try { seen.fetched = (await fetch(url, {mode: "no-cors", credentials: "include"})).type; }
   catch (error) { seen.fetched = error.name; }

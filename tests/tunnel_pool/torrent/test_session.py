@@ -246,6 +246,25 @@ async def test_pieces_that_came_after_the_last_save_are_found_in_the_files(damag
         await until(lambda: torrent.status.finished is all(expected))
 
 
+async def test_a_download_is_finished_once_its_files_are_written(tmp_path):
+    """libtorrent 2.1 says so while all of a piece, and the files that it is in, are still in memory."""
+    folder = tmp_path / "seeds" / "t"
+    folder.mkdir(parents=True)
+    for number in range(5000):
+        (folder / f"{number}").write_bytes(os.urandom(200))
+    parameters = lt.load_torrent_buffer(make_torrent(folder, lambda *_: None, 1 << 20))
+    layout = parameters.ti.layout()
+    paths = [layout.file_path(index) for index in range(layout.num_files())]
+    piece = b"".join((tmp_path / "seeds" / path).read_bytes() for path in paths)
+    async with session_over(Consumer(), tmp_path / "resume") as (session, _):
+        session.add(parameters, tmp_path / "own")
+        (added,) = session._torrents.values()
+        await until(lambda: added.handle.status().state == lt.torrent_status.downloading)
+        added.handle.add_piece(0, piece, 0)
+        await until(lambda: added.status.finished)
+        assert piece == b"".join((tmp_path / "own" / path).read_bytes() for path in paths)
+
+
 @pytest.mark.parametrize("size", [100, 100_000, 100_001])
 async def test_a_download_writes_to_no_file_that_is_not_its_own(size, tmp_path):
     (tmp_path / "seeds").mkdir()

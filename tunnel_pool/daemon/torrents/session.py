@@ -214,3 +214,5 @@ class DaemonSession(LibtorrentSession[Torrent]):
             logger.warning("libtorrent sent more alerts than its queue holds, and some were lost")
             for torrent in self._torrents.values():
                 torrent.waiting.give_up("libtorrent's answer was lost")
+                if torrent.waiting.is_writing:
+                    torrent.handle.flush_cache()

@@ -61,10 +61,17 @@ class Torrent(TorrentView):
         if seen.summary == before:
             self.seen = seen
             return False
+        if seen.summary.is_finished and not before.is_finished and seen.summary.total_payload_download:
+            self.waiting.is_writing = True
         self._see(seen)
         if seen.summary.payload_bytes != before.payload_bytes:
             self.active_s = self.changed_s
         return True
+
+    def was_written(self) -> None:
+        """Note that all that libtorrent has of it is in its files."""
+        self.waiting.is_writing = False
+        self._note_change()
 
     def _see(self, seen: Seen) -> None:
         self.seen = seen
@@ -119,7 +126,7 @@ class Torrent(TorrentView):
 
     def enter_session(self, handle: lt.torrent_handle) -> None:
         """Be in a session that counts from 0 what it moves."""
-        self.handle, self.selections = handle, 0
+        self.handle, self.selections, self.waiting.is_writing = handle, 0, False
         self.counted = Counted(self.totals)
         self.update(handle.status())
         self.happened(Event.HANDED_OVER)

@@ -93,7 +93,7 @@ class TorrentView:
         return Facts(
             now_s,
             summary.is_checking,
-            summary.is_finished,
+            self.is_finished,
             is_moving and not is_incoming,
             is_moving and is_incoming,
             record.taking_over,
@@ -165,8 +165,13 @@ class TorrentView:
 
     @property
     def is_finished(self) -> bool:
-        """Return whether all that is wanted is there."""
-        return self.summary.is_finished
+        """Return whether all that is wanted is there, in its files."""
+        return self.summary.is_finished and not self.waiting.is_writing
+
+    @property
+    def is_going_home(self) -> bool:
+        """Return whether its files are to be elsewhere once it is whole, and can be, as far as is known."""
+        return bool(self.record.folder_when_done) and not self.notice
 
     @property
     def is_paused(self) -> bool:
@@ -277,7 +282,7 @@ class TorrentView:
         A byte is missing until its files are where clients look for them, too.
         """
         left = max(0, self.summary.total_wanted - self.summary.total_wanted_done)
-        is_there = self.is_finished and not self.record.is_incoming
+        is_there = self.is_finished and not self.is_going_home
         return left if is_there else max(left, min(1, self.summary.total_wanted))
 
     def priority(self, index: int) -> int:

@@ -10,11 +10,12 @@ from tunnel_pool.daemon.storage.store import StoreError
 class Waiting:
     """Holds a future for each question to libtorrent; its alerts answer them."""
 
-    __slots__ = ("_arrival", "_reading", "_resuming", "moved", "renamed")
+    __slots__ = ("_arrival", "_reading", "_resuming", "is_writing", "moved", "renamed")
 
     def __init__(self) -> None:
         self.moved: asyncio.Future[str] | None = None
         self.renamed: asyncio.Future[None] | None = None
+        self.is_writing = False  # whether some of what libtorrent says is there has yet to be written to its files
         self._arrival: asyncio.Event | None = None  # set once its files have their places; None where none is awaited
         self._resuming: deque[asyncio.Future[bytes]] = deque()  # who waits for resume data, in order
         self._reading: dict[int, set[asyncio.Future[bytes]]] = {}  # who waits for a piece's bytes

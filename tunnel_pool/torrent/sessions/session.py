@@ -288,13 +288,22 @@ class TorrentSession(LibtorrentSession[Added]):
                 case "torrent_checked_alert":
                     self._torrents[alert.handle].checked.set()
                 case "torrent_finished_alert":
-                    self._request_save(self._torrents[alert.handle])
+                    self._on_finished(self._torrents[alert.handle])
+                case "cache_flushed_alert" if self._torrents[alert.handle].is_unwritten:
+                    self._torrents[alert.handle].is_unwritten = False
+                    self._on_statuses([alert.handle.status()])
                 case "listen_succeeded_alert":
                     self._listening(alert)
                 case "file_error_alert":
                     self._on_file_error(self._torrents[alert.handle], alert)
                 case _:
                     self._on_place(alert)
+
+    def _on_finished(self, torrent: Added) -> None:
+        """Have written what libtorrent has in memory alone: it tells of the end before."""
+        torrent.is_unwritten = True
+        torrent.handle.flush_cache()
+        self._request_save(torrent)
 
     def _on_place(self, alert: Any) -> None:
         """Go on with a torrent whose files have become known, or have been moved."""
@@ -338,7 +347,10 @@ class TorrentSession(LibtorrentSession[Added]):
                 download_bytes_per_s=status.download_payload_rate,
                 peers=status.num_peers,
                 knows_peers=status.list_peers > 0,
-                finished=status.has_metadata and status.is_finished and torrent.home is None,
+                finished=status.has_metadata
+                and status.is_finished
+                and torrent.home is None
+                and not torrent.is_unwritten,
                 hidden_hashes=tuple(hidden_hashes_of(status.info_hashes)),
             )
             self._tell_changed()

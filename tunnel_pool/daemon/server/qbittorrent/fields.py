@@ -32,6 +32,8 @@ def _state_of(torrent: TorrentView) -> str:
             return "error"
         case State.MOVING:
             return "moving"
+        case State.SEEDING if torrent.is_going_home:
+            return "moving"
         case State.DOWNLOADING | State.SEEDING:
             return _running_state(torrent, end)
         case state:
