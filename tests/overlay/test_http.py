@@ -16,6 +16,7 @@ from tunnel_pool.overlay.node import open_overlay
 from tunnel_pool.overlay.requests.bencode import is_bencoded
 from tunnel_pool.overlay.requests.http import (
     MAX_PARTS,
+    MAX_REQUEST_BYTES,
     PART_BYTES,
     PEER_FLAG_EXIT_HTTP,
     HttpError,
@@ -26,7 +27,7 @@ from tunnel_pool.overlay.requests.http_reading import read_response
 from tunnel_pool.overlay.serving.http_exit import RefusedError
 
 TRACKER_ANSWER = b"d8:intervali1800e5:peers6:\x01\x02\x03\x04\x05\x06e"
-REQUEST = b"GET /announce HTTP/1.1\r\n\r\n"
+REQUEST = b"GET /announce?port=1 HTTP/1.1\r\n\r\n"
 
 
 def may_pass(response):
@@ -137,6 +138,10 @@ async def test_a_request_and_an_answer_of_many_cells(hops):
                 assert len(client.find_circuits("HTTP", hops=hops)) == 1
                 assert (await client.perform_http_request(address, REQUEST, hops)).endswith(body)
                 assert len(client.find_circuits("HTTP")) == 1
+                # As of a tracker whose URL has long keys.
+                longest = REQUEST.replace(b"?", b"?passkey=%s&" % (b"k" * 8000), 1)
+                assert 8000 < len(longest) <= MAX_REQUEST_BYTES
+                assert (await client.perform_http_request(address, longest, hops)).endswith(body)
         finally:
             await exit_node.unload()
 
@@ -160,8 +165,8 @@ async def test_without_such_an_exit_there_is_none():
         await until(lambda: client.candidates)
         with pytest.raises(NoHttpExitError):
             await client.perform_http_request(("127.0.0.1", 1), REQUEST)
-        with pytest.raises(HttpError, match="fit into a cell"):
-            await client.perform_http_request(("127.0.0.1", 1), bytes(2000))
+        with pytest.raises(HttpError, match="8192 are the most"):
+            await client.perform_http_request(("127.0.0.1", 1), bytes(8193))
 
 
 @pytest.mark.parametrize(

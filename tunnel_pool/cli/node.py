@@ -23,6 +23,7 @@ from tunnel_pool.node.server import ask_status, serving
 from tunnel_pool.overlay.ground.config import ANY_SOURCE
 from tunnel_pool.overlay.ground.destinations import is_allowed_destination
 from tunnel_pool.overlay.ground.exit_rules import ExitRules
+from tunnel_pool.overlay.serving.exit_source import ExitSource
 from tunnel_pool.overlay.serving.limits import LimitsMemory
 from tunnel_pool.packet_engine import EngineChoice, EngineMissingError, choose
 from tunnel_pool.rpc.drop_reasons import DropReason
@@ -150,9 +151,19 @@ def _test_destination(arguments: argparse.Namespace, rules: ExitRules) -> dict[s
     if not is_allowed_destination(host, port, arguments.allow_private):
         why = DropReason.EXIT_DESTINATION_REFUSED
     else:
-        why = rules.destination_refusal(host, port) or (None if rules.protocols else "exit_not_offered")
+        why = rules.destination_refusal(host, port) or _why_unreached(arguments, rules, host)
     verdict = f"no: {policy.REASONS[why]} ({why})" if why else "yes, where the content is let out"
     return {"ok": why is None, "allowed": why is None, "reason": why, "verdict": f"{host} port {port}: {verdict}"}
+
+
+def _why_unreached(arguments: argparse.Namespace, rules: ExitRules, host: str) -> str | None:
+    """Return why nothing that is let out gets to an address, by where it leaves from; nothing is sent."""
+    source = ExitSource(arguments.exit_from.host or arguments.listen.host, device=arguments.device or "")
+    if not rules.protocols:
+        return "exit_not_offered"
+    if not source.reaches(host):
+        return "exit_from_ipv4"
+    return "no_way_to_ipv6" if ":" in host and not source.reaches_ipv6() else None
 
 
 class _Node:

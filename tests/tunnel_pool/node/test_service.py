@@ -196,3 +196,13 @@ async def test_destinations_are_tested_without_a_packet(tmp_path):
         async with command("node", "--exit", f"--test-destination={where}", "--json") as asking:
             code, report, _ = await asking.ended()
         assert (code, report["allowed"]) == (int(not allowed), allowed)
+
+
+async def test_an_exit_at_an_ipv4_address_says_that_ipv6_is_out_of_its_reach():
+    asked = ["--listen=127.0.0.1:0", "--test-destination=[2606:4700::1111]:53", "--json"]
+    async with command("node", "--exit", *asked) as asking:
+        code, report, _ = await asking.ended()
+    assert (code, report["reason"]) == (1, "exit_from_ipv4")
+    async with command("node", "--exit", "--exit-from=0.0.0.0", *asked) as asking:
+        _, report, _ = await asking.ended()
+    assert report["reason"] in (None, "no_way_to_ipv6")  # by what this machine has

@@ -25,7 +25,7 @@ from tunnel_pool.steering.layout import PAYLOAD_AT
 PEER_FLAG_EXIT_HTTP = 32768
 CIRCUIT_TYPE_HTTP = "HTTP"  # our own: carries requests, and no client's datagrams
 
-MAX_REQUEST_BYTES = 1300
+MAX_REQUEST_BYTES = 8192  # those of a long URL come in fragments of a datagram (IP): a cell has no parts for requests
 PART_BYTES = 1100  # of an answer that we put into a cell: it fits a packet of 1,280 bytes at each of three hops
 MAX_PART_BYTES = 1400  # as Tribler's exits send
 MAX_PARTS = 1024
@@ -110,7 +110,7 @@ class HttpRequests:
         """
         community = self._community
         if len(request) > MAX_REQUEST_BYTES:
-            raise HttpError(f"a request of {len(request)} bytes; {MAX_REQUEST_BYTES} fit into a cell")
+            raise HttpError(f"a request of {len(request)} bytes; {MAX_REQUEST_BYTES} are the most")
         named = self._named_circuit(circuit_id, lane)
         circuit = named or await self._circuit(lane)
         turns = self._turns.get(circuit.circuit_id) or asyncio.Semaphore(AT_A_TIME)
