@@ -9,6 +9,7 @@ import libtorrent as lt
 
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.torrent.links import is_link, links_in
+from tunnel_pool.torrent.tracker_urls import mend, tiers_of_link, tiers_of_metainfo
 
 MAX_TORRENT_FILE_BYTES = 64 << 20
 MAX_LINK_PEERS = 100  # the most x.pe of a magnet link, which may be as long as it likes
@@ -51,6 +52,7 @@ def read_metainfo(data: bytes, most_tokens: int = MAX_TOKENS) -> lt.add_torrent_
     """
     limits: Any = {"max_decode_tokens": most_tokens}
     parameters = lt.load_torrent_buffer(data, limits)
+    mend(parameters, tiers_of_metainfo(data))
     _bound(parameters)
     return parameters
 
@@ -88,6 +90,7 @@ def _parse_magnet(link: str, what: str) -> lt.add_torrent_params:
         parameters = lt.parse_magnet_uri(link)
     except RuntimeError as error:
         raise UserError(f"not a magnet link: {what[:100]} ({reason_of(error)})") from None
+    mend(parameters, tiers_of_link(link))
     _bound(parameters)
     return parameters
 

@@ -82,3 +82,44 @@ def test_web_seeds_at_ipv6_addresses_are_left_out():
     """libtorrent 2.1.1 has a fault there."""
     link = f"magnet:?xt=urn:btih:{INFOHASH}&ws=http://[2001:db8::1]/a&ws=https://user@[::1]:8/b&ws=http://a.example/c"
     assert parse_torrent(link).url_seeds == ["http://a.example/c"]
+
+
+def metainfo_of(**more):
+    info = {b"name": b"x", b"piece length": 16384, b"length": 1, b"pieces": b"a" * 20}
+    return lt.bencode({b"info": info, **{name.replace("_", "-").encode(): value for name, value in more.items()}})
+
+
+@pytest.mark.parametrize(
+    ("named", "trackers"),
+    [
+        ({"announce": b" http://t.example/announce\n"}, ["http://t.example/announce"]),
+        ({"announce": b"http://t.example/a b+c%20d"}, ["http://t.example/a%20b+c%20d"]),
+        ({"announce": b"http://t.example/a+b%20c"}, ["http://t.example/a+b%20c"]),
+        ({"announce": b"t.example/announce"}, []),
+        ({"announce": b" \xff "}, []),
+        (
+            {"announce": b"http://no.example/", "announce_list": [[b" http://a.example/announce"], [], [b""], [b"udp://b.example:1"]]},
+            ["http://a.example/announce", "udp://b.example:1"],
+        ),
+        ({"announce": b"", "announce_list": b"x"}, []),
+        ({"announce": b" http://a.example/x", "announce_list": [[1, b""]]}, ["http://a.example/x"]),
+    ],
+)  # fmt: skip
+def test_blanks_cost_no_tracker_of_a_torrent(named, trackers):
+    parameters = read_metainfo(metainfo_of(**named))
+    assert parameters.trackers == trackers
+    assert parameters.tracker_tiers == sorted(parameters.tracker_tiers)
+
+
+@pytest.mark.parametrize(
+    ("query", "trackers"),
+    [
+        ("tr=%20http%3A%2F%2Fa.example%2Fannounce%20", ["http://a.example/announce"]),
+        ("tr=+http://a.example/announce+", ["http://a.example/announce"]),
+        ("tr=http://a.example/k%2By+z&tr.1=udp://b.example:1", ["http://a.example/k+y+z", "udp://b.example:1"]),
+        ("tr=http%3A%2F%2Fa.example%2Fa%20b&tr=", ["http://a.example/a%20b"]),
+        ("tr=x%20y", []),
+    ],
+)
+def test_blanks_cost_no_tracker_of_a_link(query, trackers):
+    assert parse_torrent(f"magnet:?xt=urn:btih:{INFOHASH}&{query}").trackers == trackers
