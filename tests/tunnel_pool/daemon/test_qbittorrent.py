@@ -32,6 +32,7 @@ from tests.tunnel_pool.daemon.running import daemon, daemon_here, make_torrent
 from tests.worlds.network import until, unused_host
 from tunnel_pool.bench.harness.daemon import magnet_of, network_of
 from tunnel_pool.daemon.changes.edits import AddRequest
+from tunnel_pool.daemon.rules import unregistered
 from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.server.entrance import KEY_HEADER
 from tunnel_pool.daemon.server.guard import GUESSES_AT_ONCE, Credentials
@@ -425,7 +426,8 @@ async def asking_trackers(folder, paths):
     """
 
     async def announce(request):
-        status, body = ANSWERS[request.path.rpartition("/")[2]]
+        answer = ANSWERS[request.path.rpartition("/")[2]]
+        status, body = answer() if callable(answer) else answer
         return web.Response(status=status, body=body)
 
     app = web.Application()
@@ -495,6 +497,41 @@ async def test_both_interfaces_say_what_trackers_said_and_why_they_said_nothing(
             assert rows[path].startswith(words)
             assert stats["last_announce_result"] == rows[path]
         assert (shown["error"], shown["error_string"]) == error
+
+
+async def test_a_tracker_that_does_not_know_a_new_torrent_yet_is_asked_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(unregistered, "AGAIN_AT_S", (1.0, 2.0, 900.0))
+    monkeypatch.setattr(unregistered, "LEAST_S", 0.1)
+    asked = []
+
+    def refuse():
+        asked.append(time.monotonic())
+        return ANSWERS["refused"] if len(asked) < 3 else (200, b"d8:intervali1800e5:peers0:e")
+
+    monkeypatch.setitem(ANSWERS, "later", refuse)
+    async with asking_trackers(tmp_path, ["announce/later"]) as (torrent, _, _, rpc):
+        await until(lambda: len(asked) == 3)
+        await until(lambda: not any(each.said for each in torrent.trackers.values()))
+        (shown,) = (await rpc.call("torrent_get", {"fields": ["error", "error_string"]}))["torrents"]
+        assert (shown["error"], shown["error_string"]) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("said", "age_s", "wait_s"),
+    [
+        ("unregistered torrent", 1, 59),
+        ("Torrent not registered with this tracker.", 40, 140),
+        ("Requested download is not authorized for use with this tracker.", 1, 59),
+        ("Torrent has been deleted", 1, None),
+        ("Torrent not found", 100, 80),
+        ("InfoHash does not exist", 200, 220),
+        ("unregistered torrent", 820, None),
+        ("unregistered torrent", 86_400, None),
+        ("unregistered torrent", -5, None),  # the clock was set back
+    ],
+)
+def test_a_tracker_is_asked_again_while_a_torrent_is_new(said, age_s, wait_s):
+    assert unregistered.asked_again_in_s(said, age_s) == wait_s
 
 
 @pytest.mark.parametrize("name", ["...evil", "....", ".a", "a.mkv"])

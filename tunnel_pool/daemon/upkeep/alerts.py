@@ -10,7 +10,9 @@ import libtorrent as lt
 
 from tunnel_pool.daemon.changes.moves import Moves
 from tunnel_pool.daemon.rules.life import Event
+from tunnel_pool.daemon.rules.queue import Activity
 from tunnel_pool.daemon.rules.selection import priorities_of_chosen
+from tunnel_pool.daemon.rules.unregistered import asked_again_in_s
 from tunnel_pool.daemon.storage.store import StoreError
 from tunnel_pool.daemon.torrents.library import Library
 from tunnel_pool.daemon.torrents.paths import given_up, written_unwanted
@@ -34,6 +36,7 @@ class AlertReader:
     def __init__(self, library: Library, moves: Moves) -> None:
         self._library = library
         self._moves = moves
+        self._asked_again: set[tuple[str, str]] = set()  # infohashes and URLs of trackers that will be
 
     def read(self, torrent: Torrent, alert: object) -> None:
         method = getattr(self, f"_{type(alert).__name__}", None)
@@ -169,6 +172,21 @@ class AlertReader:
         if before is not None and not before.said and time.time() < before.at_s + SAME_ANNOUNCE_S:
             return  # of a hybrid's two hashes, the tracker takes one
         torrent.announced(alert.tracker_url(), Announced(time.time(), 0, said, is_refusal))
+        if is_refusal:
+            self._ask_again_while_new(torrent, alert.tracker_url(), said)
+
+    def _ask_again_while_new(self, torrent: Torrent, url: str, said: str) -> None:
+        """Ask a tracker again that does not know the torrent yet."""
+        wait_s = asked_again_in_s(said, time.time() - torrent.record.added_s)
+        if wait_s is None or (torrent.record.infohash, url) in self._asked_again:
+            return
+        self._asked_again.add((torrent.record.infohash, url))
+        asyncio.get_running_loop().call_later(wait_s, self._ask_now, torrent, url)
+
+    def _ask_now(self, torrent: Torrent, url: str) -> None:
+        self._asked_again.discard((torrent.record.infohash, url))
+        if self._library.records.is_here(torrent) and torrent.activity is Activity.RUNNING:
+            self._library.sessions.ensure_open(torrent.lane).ask_tracker(torrent.handle, url)
 
     def _storage_moved_alert(self, torrent: Torrent, alert: lt.storage_moved_alert) -> None:
         _answer(torrent.waiting.moved, alert.storage_path())

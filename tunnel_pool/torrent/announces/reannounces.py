@@ -54,6 +54,12 @@ class Reannounces:
             if not tracker["fails"]:
                 handle.force_reannounce(0, number, NO_FLAGS)
 
+    def ask_one(self, handle: lt.torrent_handle, url: str) -> None:
+        """Ask the tracker of this URL, whether or not it has failed."""
+        for number, tracker in enumerate(trackers_of(handle)):
+            if tracker["url"] == url:
+                handle.force_reannounce(0, number, NO_FLAGS)
+
     def _announce(self, handle: lt.torrent_handle, *, to_trackers: bool) -> None:
         if to_trackers:
             self._tell(handle, {tracker["url"] for tracker in trackers_of(handle)}, most_fails=0)

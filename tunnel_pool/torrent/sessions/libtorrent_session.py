@@ -256,6 +256,10 @@ class LibtorrentSession(Generic[T]):
         """Ask a torrent's trackers for peers, those that have answered last and may be asked."""
         self._reannounces.ask(handle)
 
+    def ask_tracker(self, handle: lt.torrent_handle, url: str) -> None:
+        """Ask one of a torrent's trackers now, which may have failed."""
+        self._reannounces.ask_one(handle, url)
+
     def announce_anew(self, *, to_trackers: bool, is_told: IsTold | None = None) -> None:
         """Have the DHT told of all torrents, and trackers that are not told yet, by calls of `announce_some`."""
         self._reannounces.add(self._torrents, to_trackers=to_trackers, is_told=is_told)
