@@ -6,7 +6,7 @@ from tunnel_pool.rpc.drop_reasons import DropReason
 
 REASONS = {
     "exit_not_offered": "there is no --exit; a relay lets messages of hidden services out, and nothing else",
-    "exit_from_ipv4": "what leaves comes from the IPv4 address of --listen or --exit-from; --exit-from 0.0.0.0 adds IPv6",
+    "exit_from_ipv4": "what leaves comes from --listen's or --exit-from's IPv4 address: --exit-from 0.0.0.0 adds IPv6",
     "no_way_to_ipv6": "this machine has no route to IPv6 addresses",
     "exit_destination_refused": "never to private, reserved or multicast addresses, nor to port 0",
     DropReason.EXIT_NETWORK_DENIED: "a denied network, or none of the allowed ones",
