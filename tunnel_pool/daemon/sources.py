@@ -11,7 +11,7 @@ from tunnel_pool.system.errors import UserError
 from tunnel_pool.torrent.metainfo import parse_link, parse_torrent, read_metainfo, read_resume
 
 KEPT_OF_RESUME = (
-    "active_time", "added_time", "completed_time", "file_priorities", "finished_time", "seeding_time",
+    "active_time", "added_time", "completed_time", "file_priorities", "finished_time", "have_pieces", "seeding_time",
     "total_downloaded", "total_uploaded",
 )  # fmt: skip
 
@@ -38,7 +38,6 @@ def of_resume(text: str) -> tuple[lt.add_torrent_params, dict[int, str]]:
         parameters = read_metainfo(lt.bencode(metainfo))
         for name in KEPT_OF_RESUME:
             setattr(parameters, name, getattr(given, name))
-        parameters.have_pieces = list(given.have_pieces)[: given.ti.num_pieces()]
         renamed = dict(given.renamed_files)
     except (RuntimeError, binascii.Error, ValueError) as error:
         raise _invalid(error) from None

@@ -6,7 +6,7 @@ import libtorrent as lt
 
 from tunnel_pool.daemon.rules.groups import MAX_KB_PER_S
 from tunnel_pool.importing.model import BadTorrentError, info_of
-from tunnel_pool.torrent.metainfo import read_resume
+from tunnel_pool.torrent.metainfo import keep_pieces, read_resume
 
 # What says how a torrent was, of all that resume data says; the rest is the other program's own.
 FIELDS = (
@@ -23,6 +23,7 @@ def with_resume(parameters: lt.add_torrent_params, resume: bytes) -> lt.add_torr
         raise BadTorrentError("its resume data can't be read") from None
     if kept.info_hashes.v1 != parameters.info_hashes.v1:
         raise BadTorrentError("its resume data is another torrent's")
+    keep_pieces(kept, info_of(parameters).num_pieces())
     for name in FIELDS:
         setattr(parameters, name, getattr(kept, name))
     if kept.flags & lt.torrent_flags.seed_mode:

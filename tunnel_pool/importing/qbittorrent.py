@@ -7,7 +7,9 @@ import configparser
 import contextlib
 import json
 import os
+import shutil
 import sqlite3
+import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -43,9 +45,10 @@ Homes = Callable[[str], str]
 
 def read(folder: Path) -> Iterator[Found | BadTorrentError]:
     homes = _homes(folder)
-    if (database := folder / DATABASE).is_file():
+    backup, database = _backup_of(folder), folder / DATABASE
+    if database.is_file() and _is_current(folder, database, backup):
         yield from _of_database(database, homes)
-    backup = _backup_of(folder)
+        return
     order: list[str] = []
     with contextlib.suppress(BadTorrentError):
         order = content_of(backup / "queue").decode(errors="replace").split()
@@ -53,6 +56,19 @@ def read(folder: Path) -> Iterator[Found | BadTorrentError]:
     paths = sorted(backup.glob("*.fastresume"))
     for path in sorted(paths, key=lambda path: places.get(path.stem, len(places))):
         yield attempted(path.name, partial(_read, path, homes))
+
+
+def _is_current(folder: Path, database: Path, backup: Path) -> bool:
+    """Return whether the torrents are those of the database: it, and files of before or since, may both be there.
+
+    Of a store that is used no longer, qBittorrent keeps what it had, and torrents that were removed since.
+    """
+    for place in _configurations(folder):
+        if kind := _configured(place, r"Session\ResumeDataStorageType"):
+            return kind == "SQLite"
+    log = database.with_name(f"{DATABASE}-wal")
+    written_s = max(path.stat().st_mtime for path in (database, log) if path.is_file())
+    return all(path.stat().st_mtime <= written_s for path in backup.glob("*.fastresume"))
 
 
 def _read(path: Path, homes: Homes) -> Found:
@@ -78,7 +94,8 @@ def _configurations(folder: Path) -> list[Path]:
 
 def _homes(folder: Path) -> Homes:
     """Say where torrents go that are managed automatically: it is kept of each category, and not of each torrent."""
-    usual = next(filter(None, map(_usual_folder, _configurations(folder))), "")
+    folders = (_configured(place, r"Session\DefaultSavePath") for place in _configurations(folder))
+    usual = next(filter(None, folders), "")
     own = categories(folder)
 
     def home(category: str) -> str:
@@ -87,12 +104,12 @@ def _homes(folder: Path) -> Homes:
     return home
 
 
-def _usual_folder(place: Path) -> str:
-    """Return the folder for all torrents, by qBittorrent's configuration in a folder; empty where it does not say."""
+def _configured(place: Path, name: str) -> str:
+    """Return what qBittorrent's configuration in a folder says by this name; empty where it says nothing."""
     parser = configparser.RawConfigParser(strict=False)
     with contextlib.suppress(OSError, ValueError, configparser.Error):
         parser.read(place / "qBittorrent.conf", encoding="utf-8")
-        return unquoted(parser.get("BitTorrent", r"Session\DefaultSavePath", fallback=""))
+        return unquoted(parser.get("BitTorrent", name, fallback=""))
     return ""
 
 
@@ -106,14 +123,26 @@ def _backup_of(folder: Path) -> Path:
 
 def _of_database(path: Path, homes: Homes) -> Iterator[Found | BadTorrentError]:
     try:
-        with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
-            connection.row_factory = sqlite3.Row
-            rows = [dict(row) for row in connection.execute("SELECT * FROM torrents ORDER BY queue_position")]
+        rows = _rows_of(path)
     except (sqlite3.Error, OSError, ValueError) as error:
         yield BadTorrentError(f"{path.name} can't be read: {error}")
         return
     for row in rows:
         yield attempted(str(row.get("torrent_id")), partial(_of_row, row, homes))
+
+
+def _rows_of(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of the database by their columns. Raises sqlite3.Error and OSError.
+
+    A copy is read: what was written last is in a log beside it, which SQLite reads where it may write alone.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        for name in (path.name, f"{path.name}-wal"):
+            if (source := path.with_name(name)).is_file():
+                shutil.copyfile(source, os.path.join(folder, name))
+        with contextlib.closing(sqlite3.connect(os.path.join(folder, path.name))) as connection:
+            connection.row_factory = sqlite3.Row
+            return [dict(row) for row in connection.execute("SELECT * FROM torrents ORDER BY queue_position")]
 
 
 def _of_row(row: dict[str, Any], homes: Homes) -> Found:

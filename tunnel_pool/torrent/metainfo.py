@@ -60,10 +60,22 @@ def read_metainfo(data: bytes, most_tokens: int = MAX_TOKENS) -> lt.add_torrent_
 def read_resume(data: bytes) -> lt.add_torrent_params:
     """Return what resume data says, of every torrent that `read_metainfo` takes. Raises RuntimeError.
 
-    By libtorrent's own bound, it writes resume data of torrents that it then can't read.
+    By libtorrent's own bound, it writes resume data of torrents that it then can't read; and libtorrent 2.1, which
+    packs pieces into bytes, reads back as many as fill the last byte.
     """
     limits: Any = {"max_decode_tokens": MAX_TOKENS_OF_RESUME}
-    return lt.read_resume_data(data, limits)
+    parameters = lt.read_resume_data(data, limits)
+    if parameters.ti is not None:
+        keep_pieces(parameters, parameters.ti.num_pieces())
+    return parameters
+
+
+def keep_pieces(parameters: lt.add_torrent_params, pieces: int) -> None:
+    """Leave out of resume data what fills its last byte: the torrent has so many pieces."""
+    for name in ("have_pieces", "verified_pieces"):
+        kept = getattr(parameters, name)
+        if len(kept) > pieces:
+            setattr(parameters, name, kept[:pieces])
 
 
 def _bound(parameters: lt.add_torrent_params) -> None:

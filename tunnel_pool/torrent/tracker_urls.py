@@ -6,6 +6,7 @@ People paste them so into torrents and links. Transmission takes the blanks arou
 
 import re
 from collections.abc import Sequence
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import libtorrent as lt
@@ -23,7 +24,7 @@ def tiers_of_metainfo(data: bytes) -> list[list[bytes]]:
     """
     head, found, _ = data.partition(_INFO)
     try:
-        metainfo = lt.bdecode(head + b"e") if found else None
+        metainfo: Any = lt.bdecode(head + b"e") if found else None
     except RuntimeError:
         metainfo = None
     if not isinstance(metainfo, dict):

@@ -268,9 +268,12 @@ async def test_a_dry_run_asks_nobody_and_wrong_words_get_one_line(tmp_path, down
         await imported("rtorrent", "127.0.0.1:9", downloads, "--map=here=there")
 
 
-def test_qbittorrents_database_is_read_as_its_files_are(tmp_path):
+@contextlib.contextmanager
+def kept_in_a_database(folder, mode="delete"):
+    """Have the fixture's torrents in a database in this folder, and a link; yield while it is open."""
     backup = FIXTURES / "qbittorrent" / "qBittorrent" / "data" / "BT_backup"
-    with contextlib.closing(sqlite3.connect(tmp_path / "torrents.db")) as connection:
+    with contextlib.closing(sqlite3.connect(folder / "torrents.db")) as connection:
+        connection.execute(f"PRAGMA journal_mode = {mode}")
         connection.execute(
             "CREATE TABLE torrents (id INTEGER PRIMARY KEY, torrent_id BLOB, queue_position INTEGER, name TEXT, "
             "category TEXT, tags TEXT, target_save_path TEXT, ratio_limit INTEGER, seeding_time_limit INTEGER, "
@@ -288,11 +291,62 @@ def test_qbittorrents_database_is_read_as_its_files_are(tmp_path):
             "INSERT INTO torrents (torrent_id, queue_position, libtorrent_resume_data) VALUES ('m', 9, 'x')"
         )
         connection.commit()
+        yield
+
+
+def test_qbittorrents_database_is_read_as_its_files_are(tmp_path):
+    with kept_in_a_database(tmp_path):
+        pass
     found = list(PROGRAMS["qbittorrent"].read(tmp_path))
     assert [type(each) for each in found] == [Found] * 3 + [BadTorrentError]
     assert {tuple(each.labels) for each in found[:3]} == {("films", "a", "b")}
     assert all(each.is_stopped and each.changes["seed_ratio_limit"] == 1.5 for each in found[:3])
     assert "magnet link" in str(found[3])
+
+
+def test_what_qbittorrent_wrote_last_is_in_its_databases_log(tmp_path):
+    """It writes the log into the database when it ends; nothing is written where it keeps them."""
+    (tmp_path / "open").mkdir()
+    (tmp_path / "left").mkdir()
+    with kept_in_a_database(tmp_path / "open", "wal"):
+        for name in ("torrents.db", "torrents.db-wal"):
+            shutil.copyfile(tmp_path / "open" / name, tmp_path / "left" / name)
+    assert [type(each) for each in PROGRAMS["qbittorrent"].read(tmp_path / "left")] == [Found] * 3 + [BadTorrentError]
+    assert sorted(os.listdir(tmp_path / "left")) == ["torrents.db", "torrents.db-wal"]
+
+
+@pytest.mark.parametrize(
+    ("configured", "older", "count"),
+    [("SQLite", "", 3), ("Legacy", "", 1), ("", "torrents.db", 1), ("", "BT_backup", 3)],
+)
+def test_of_qbittorrents_two_stores_the_one_that_it_uses_is_read(configured, older, count, tmp_path):
+    with kept_in_a_database(tmp_path):
+        pass
+    (tmp_path / "BT_backup").mkdir()
+    infohash, _ = write_torrent(tmp_path / "BT_backup", "a", {"x": 3})
+    resume = {b"file-format": b"libtorrent resume file", b"file-version": 1, b"info-hash": bytes.fromhex(infohash)}
+    (tmp_path / "BT_backup" / f"{infohash}.fastresume").write_bytes(lt.bencode(resume))
+    if configured:
+        (tmp_path / "qBittorrent.conf").write_text(f"[BitTorrent]\nSession\\ResumeDataStorageType={configured}\n")
+    else:
+        for path in [tmp_path / older, *(tmp_path / older).glob("*")]:
+            os.utime(path, (1e9, 1e9))
+    found = [each for each in PROGRAMS["qbittorrent"].read(tmp_path) if isinstance(each, Found)]
+    assert len(found) == count
+
+
+def test_pieces_that_fill_a_byte_of_newer_resume_data_are_no_pieces(tmp_path):
+    """libtorrent 2.1 packs eight of them into a byte."""
+    infohash, _ = write_torrent(tmp_path, "a", {"x": 11 * 16384})
+    resume = {
+        b"file-format": b"libtorrent resume file", b"file-version": 2, b"info-hash": bytes.fromhex(infohash),
+        b"pieces": b"\xff\xe0", b"save_path": b"/aside", b"qBt-savePath": b"/home",
+    }  # fmt: skip
+    (tmp_path / f"{infohash}.fastresume").write_bytes(lt.bencode(resume))
+    (found,) = PROGRAMS["qbittorrent"].read(tmp_path)
+    assert list(found.parameters.have_pieces) == [True] * 11
+    assert found.folder_when_done == ""
+    assert importing._row(found)["progress"] == 1.0
 
 
 class _Evil:

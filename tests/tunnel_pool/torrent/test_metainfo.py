@@ -10,6 +10,7 @@ from tunnel_pool.torrent.metainfo import (
     infohash_of,
     parse_torrent,
     read_metainfo,
+    read_resume,
 )
 
 INFOHASH = "0123456789abcdef0123456789abcdef01234567"
@@ -82,6 +83,16 @@ def test_web_seeds_at_ipv6_addresses_are_left_out():
     """libtorrent 2.1.1 has a fault there."""
     link = f"magnet:?xt=urn:btih:{INFOHASH}&ws=http://[2001:db8::1]/a&ws=https://user@[::1]:8/b&ws=http://a.example/c"
     assert parse_torrent(link).url_seeds == ["http://a.example/c"]
+
+
+def test_a_torrent_has_no_more_pieces_after_a_restart(tmp_path):
+    make_random_file(tmp_path / "data", 11 * 16384 - 5)
+    write_torrent(tmp_path / "data", tmp_path / "data.torrent")
+    parameters = parse_torrent(str(tmp_path / "data.torrent"))
+    pieces = parameters.ti.num_pieces()
+    assert pieces % 8
+    parameters.have_pieces = [True] * pieces
+    assert list(read_resume(lt.write_resume_data_buf(parameters)).have_pieces) == [True] * pieces
 
 
 def metainfo_of(**more):
