@@ -128,6 +128,16 @@ async def test_a_node_whose_device_is_taken_away_sends_nothing_elsewhere_and_goe
     assert (result["while_gone"], result["in_all"]) == (0, 0)
 
 
+async def test_a_daemon_on_a_device_sends_nothing_by_another(tmp_path):
+    """Neither while its torrents are downloaded, nor while the device is gone, nor for one without hops of before."""
+    result = await told_by("tests.worlds.device_world", tmp_path, "daemon", timeout_s=240)
+    assert result["kept"]["ok"]
+    assert not result["refused"]["ok"]
+    assert "give it hops" in json.dumps(result["refused"])
+    assert all(each["ok"] for each in result["added"])
+    assert (result["while_gone"], result["in_all"], result["code"]) == (0, 0, 0)
+
+
 async def test_without_the_device_named_it_would(tmp_path):
     result = await told_by("tests.worlds.device_world", tmp_path, "unbound")
     assert result["while_gone"] > 0

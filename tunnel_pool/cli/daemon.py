@@ -19,12 +19,13 @@ from tunnel_pool.cli.arguments.rpc_options import PASSWORD_VARIABLE, add_rpc_opt
 from tunnel_pool.cli.arguments.secret_text import FROM_ELSEWHERE, secret_text
 from tunnel_pool.daemon.config import DaemonConfig
 from tunnel_pool.daemon.daemon import Daemon, DaemonOptions, running
-from tunnel_pool.daemon.outside.urls import OutsideError, Place, place_of
+from tunnel_pool.daemon.outside.urls import OutsideError, Place, kept_to_device, place_of
 from tunnel_pool.daemon.server.guard import may_listen
 from tunnel_pool.daemon.server.web import RPC_PATH, WebOptions
 from tunnel_pool.daemon.torrents.sessions import ANYWHERE, SessionOptions
 from tunnel_pool.node.config import parse_bytes
 from tunnel_pool.overlay.ground.config import MAX_HOPS
+from tunnel_pool.overlay.wire.device import DeviceIsAnotherError, index_of
 from tunnel_pool.system import systemd
 from tunnel_pool.system.deadline import ends_within
 from tunnel_pool.system.errors import UsageError, UserError
@@ -44,6 +45,7 @@ A page to look at it is at http://IP:PORT/, an API of its own under /api.
 SIGHUP reads --config again."""
 
 STOP_WITHIN_S = 45.0
+DEVICE_POLL_S = 1.0
 
 logger = logging.getLogger(__name__)
 
@@ -190,6 +192,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR[;hops=H][;labels=A+B][;download_to=DIR][;stopped=true][,...]",
         help="Folders from which torrents are added, beside those of [[watch]]; it may be given several times.",
     )
+    options.add_device_option(parser, "Torrents have hops then, and the owner's own network is asked for nothing.")
     parser.add_argument(
         "--log-file",
         type=values.folder,
@@ -220,11 +223,25 @@ def _bytes(text: str) -> int:
 
 async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Run until stopped, and return a report of what was carried. Raises UserError."""
-    daemon_options = options_of(arguments)
+    options.check_device(arguments)
     if arguments.umask is not None:
         os.umask(int(arguments.umask, 8))
-    started_s = time.monotonic()
-    with state_of_our_own(arguments.state.absolute()), contextlib.ExitStack() as ending:
+    with state_of_our_own(arguments.state.absolute()):
+        while (report := await _run_on_device(arguments)) is None:
+            try:
+                while not index_of(arguments.device):  # noqa: ASYNC110
+                    await asyncio.sleep(DEVICE_POLL_S)
+            except asyncio.CancelledError:  # stopped while there is no device
+                return {"ok": True, "seconds": 0.0, "torrents": 0}
+            if arguments.config is not None:
+                arguments = arguments.again()
+        return report
+
+
+async def _run_on_device(arguments: argparse.Namespace) -> dict[str, Any] | None:
+    """Run until stopped, and return a report; None where the device is another by now. Raises UserError."""
+    daemon_options, started_s = options_of(arguments), time.monotonic()
+    with contextlib.ExitStack() as ending:
         try:
             async with running(daemon_options) as daemon:
                 logger.info(
@@ -238,12 +255,19 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
                     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloading.begin)
                 systemd.tell("READY=1")
                 with contextlib.suppress(asyncio.CancelledError):  # being told to stop is how a daemon ends well
-                    await daemon.until_stopped()
+                    try:
+                        await daemon.until_stopped()
+                    except DeviceIsAnotherError:
+                        return None
                 systemd.tell("STOPPING=1")
                 ending.enter_context(ends_within(STOP_WITHIN_S))
                 return _report(daemon, started_s)
         except asyncio.CancelledError:  # stopped while it began
             return {"ok": True, "seconds": round(time.monotonic() - started_s, 3), "torrents": 0}
+        except UserError:
+            if not arguments.device or index_of(arguments.device):
+                raise
+            return None  # the device went while the sockets were bound
 
 
 def _networks(text: str) -> list[Network]:
@@ -266,6 +290,8 @@ def options_of(arguments: argparse.Namespace) -> DaemonOptions:
         raise UsageError(f"--script-done: {script} is no program; name it by its whole path, and make it executable")
     if arguments.web_root is not None and not (arguments.web_root / "index.html").is_file():
         raise UsageError(f"--web-root: there is no index.html in {arguments.web_root}")
+    if arguments.device and not arguments.hops:
+        raise UsageError("--device: without hops nothing leaves then; take --hops 1 or more")
     config: DaemonConfig = arguments.config_read
     dht_nodes = options.dht_nodes(arguments)
     return DaemonOptions(
@@ -300,7 +326,8 @@ def _webhook(arguments: argparse.Namespace) -> Place | None:
     if not arguments.webhook_done:
         return None
     try:
-        return place_of(arguments.webhook_done, tunnel_all_tls=arguments.allow_private)
+        place = place_of(arguments.webhook_done, tunnel_all_tls=arguments.allow_private)
+        return kept_to_device(place, arguments.device or "")
     except OutsideError as error:
         raise UsageError(f"--webhook-done: {error}") from None
 

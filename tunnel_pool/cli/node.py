@@ -16,7 +16,6 @@ from tunnel_pool.cli.arguments import options, values
 from tunnel_pool.contract import Tunnels
 from tunnel_pool.node import policy, status
 from tunnel_pool.node.config import PROTOCOL_NAMES, NodeConfig, exit_rules, protocols, read_config
-from tunnel_pool.node.device import DeviceIsAnotherError, DeviceWatch, index_of
 from tunnel_pool.node.keeper import LimitsKeeper
 from tunnel_pool.node.rates import are_any
 from tunnel_pool.node.server import ask_status, serving
@@ -25,6 +24,7 @@ from tunnel_pool.overlay.ground.destinations import is_allowed_destination
 from tunnel_pool.overlay.ground.exit_rules import ExitRules
 from tunnel_pool.overlay.serving.exit_source import ExitSource
 from tunnel_pool.overlay.serving.limits import LimitsMemory
+from tunnel_pool.overlay.wire.device import DeviceIsAnotherError, DeviceWatch, index_of
 from tunnel_pool.packet_engine import EngineChoice, EngineMissingError, choose
 from tunnel_pool.rpc.drop_reasons import DropReason
 from tunnel_pool.rpc.lifeline import die_with_parent
@@ -84,12 +84,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="Serve metrics for Prometheus at http://IP:PORT/metrics.",
     )
     options.add_host_name_option(parser, "Prometheus", "localhost, addresses and this machine's name")
-    parser.add_argument(
-        "--device",
-        metavar="NAME",
-        help="Send and receive through this network device alone; while it is gone, nothing leaves. Names are not "
-        "resolved for others then.",
-    )
+    options.add_device_option(parser, "Names are not resolved for others then.")
     parser.add_argument(
         "--exit-from",
         type=values.exit_from,
@@ -183,7 +178,6 @@ class _Node:
             exit_rules=rules,
             admission=config.limits.admission(),
             limits=self.memory,
-            device=arguments.device or "",
             exit_from=arguments.exit_from,
         )
         self.exits = [name for name, protocol in PROTOCOL_NAMES.items() if protocol in arguments.exit]
@@ -241,8 +235,7 @@ class _Node:
 
 async def _serve(arguments: argparse.Namespace, rules: ExitRules) -> dict[str, Any]:
     _check_limits(arguments, arguments.config_read)
-    if arguments.device and not index_of(arguments.device):
-        raise UsageError(f"there is no network device {arguments.device!r}; `ip link` lists them")
+    options.check_device(arguments)
     with state_of_our_own(arguments.state.absolute()):
         return await _serve_until_told(_Node(arguments, rules))
 

@@ -51,10 +51,12 @@ from tunnel_pool.daemon.upkeep.incomplete import Incomplete
 from tunnel_pool.daemon.upkeep.watchdog import Watchdog
 from tunnel_pool.daemon.watch import keep_watch
 from tunnel_pool.overlay.ground.config import HostPort
+from tunnel_pool.overlay.wire.device import DeviceWatch
 from tunnel_pool.system import systemd
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.system.http_server import serving_app
 from tunnel_pool.torrent.blocklist import NOTHING, Blocklist
+from tunnel_pool.torrent.isolation import PLAIN
 from tunnel_pool.torrent.network_words import way_out_in_words
 from tunnel_pool.tunnels import NodeOptions, open_tunnels
 
@@ -137,7 +139,8 @@ class Daemon:
         return left
 
     async def until_stopped(self) -> None:
-        """Raises UserError."""
+        """Raises UserError, and DeviceIsAnotherError when the device is back with sockets that are bound to nothing."""
+        device = DeviceWatch(self.options.node.device) if self.options.node.device else None
         next_backup_s = time.monotonic() + BACKUP_INTERVAL_S
         watchdog_s = systemd.watchdog_interval_s()
         while not self.stopping.is_set():
@@ -145,6 +148,8 @@ class Daemon:
                 systemd.tell("WATCHDOG=1")
             if why := self.tunnels.failure():
                 raise UserError(why)
+            if device is not None:
+                device.look()
             self.library.scheduler.tick()
             self.library.places.look()
             self.incomplete.look()
@@ -181,7 +186,7 @@ async def running(options: DaemonOptions) -> AsyncIterator[Daemon]:
         stack.push_async_callback(store.close)
         tunnels = await open_tunnels(options.node)
         stack.push_async_callback(tunnels.unload)
-        sessions = Sessions(tunnels, options.sessions)
+        sessions = Sessions(tunnels, options.sessions, options.node.device)
         library = Library(
             store,
             tunnels,
@@ -190,7 +195,7 @@ async def running(options: DaemonOptions) -> AsyncIterator[Daemon]:
             settle_s=options.settle_s,
             isolation=options.sessions.isolation,
         )
-        client = WebClient(tunnels, tunnel_all_tls=options.sessions.private)
+        client = WebClient(tunnels, tunnel_all_tls=options.sessions.private, device=options.node.device)
         if options.script_done is not None:
             script = DoneScript(options.script_done, options.script_limit_s)
             library.on_done.append(script.run_for)
@@ -218,6 +223,8 @@ async def running(options: DaemonOptions) -> AsyncIterator[Daemon]:
         for torrent in library.torrents.values():
             library.tell_done(torrent)  # of what was done before, and not told
         daemon = Daemon(options, tunnels, library, store, client)
+        for torrent in library.torrents_of(PLAIN):
+            daemon.changes.hops.warn(torrent)
         stack.push_async_callback(daemon.feeds.close)
         try:
             await daemon.feeds.start()

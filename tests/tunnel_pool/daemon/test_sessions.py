@@ -2,12 +2,15 @@
 
 import asyncio
 import socket
+from dataclasses import replace
 
 import pytest
 
 from tests.worlds.network import COMMUNITY_ID, address_of, network, tunnels, until, unused_host
 from tunnel_pool.daemon.changes.edits import AddRequest, Remove, SetHops
 from tunnel_pool.daemon.daemon import DaemonOptions, running
+from tunnel_pool.daemon.errors import RequestError
+from tunnel_pool.daemon.outside.urls import OutsideError, Way
 from tunnel_pool.daemon.server.web import WebOptions
 from tunnel_pool.daemon.torrents import sessions as daemon_sessions
 from tunnel_pool.daemon.torrents.session import DaemonSession
@@ -84,6 +87,35 @@ async def test_the_plain_session_waits_for_a_torrent_that_is_just_leaving_it(tmp
         await daemon.changes.apply([first], Remove())
         await daemon.changes.apply([other], SetHops(1))
         assert (other.lane.hops, other.is_between_sessions) == (1, False)
+
+
+async def test_on_a_device_torrents_without_hops_are_refused_and_those_of_before_stand_still(tmp_path, caplog):
+    node = NodeOptions(WorkerRange(0, 0), tmp_path, listen=HostPort(unused_host(), 0), community_id=COMMUNITY_ID)
+    plain = SessionOptions(plain_listen=HostPort(unused_host(), 0))
+    options = DaemonOptions(node, tmp_path, WebOptions(HostPort("127.0.0.1", 0)), plain)
+    async with running(options) as daemon:
+        await daemon.changes.add(parse_torrent(INFOHASH), AddRequest(hops=0))
+    caplog.clear()
+    async with running(replace(options, node=replace(node, device="lo"))) as daemon:
+        (torrent,) = daemon.library.torrents.values()
+        daemon.library.scheduler.tick()
+        assert torrent.is_paused
+        assert "by the device lo" in torrent.notice
+        session = daemon.library.sessions.ensure_open(PLAIN_LANE)
+        daemon.library.apply_settings()  # by which a client turns the DHT on
+        settings = session._session.get_settings()
+        assert (session.listen_port(), settings["listen_interfaces"], settings["enable_dht"]) == (0, "", False)
+        with pytest.raises(RequestError, match="by the device lo: give it hops"):
+            await daemon.changes.add(parse_torrent("cd" * 20), AddRequest(hops=0))
+        other, _ = await daemon.changes.add(parse_torrent("cd" * 20), AddRequest(hops=1))
+        with pytest.raises(RequestError, match="by the device lo: give it hops"):
+            await daemon.changes.apply([other], SetHops(0, confirmed=True))
+        await daemon.changes.apply([torrent], SetHops(1))
+        assert torrent.notice == ""
+        with pytest.raises(OutsideError, match="all else goes by the device lo"):
+            daemon.feeds._client.place_of("http://192.168.1.5:9696/feed")
+        assert daemon.feeds._client.place_of("http://127.0.0.1:9696/feed").way is Way.DIRECT
+        assert daemon.feeds._client.place_of("https://feeds.example.org/").way is Way.TUNNELS
 
 
 async def test_a_daemons_torrent_begins_with_the_first_circuits_not_at_its_next_look(tmp_path):

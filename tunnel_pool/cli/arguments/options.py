@@ -8,6 +8,7 @@ from tunnel_pool.cli.arguments import values
 from tunnel_pool.overlay.ground.config import MAX_HOPS, TRIBLER_COMMUNITY_ID, HostPort
 from tunnel_pool.overlay.ground.offers import MOST_TOGETHER, OWN_CIRCUITS
 from tunnel_pool.overlay.paths.guards import FIRST_LAYER
+from tunnel_pool.overlay.wire.device import index_of
 from tunnel_pool.packet_engine import EngineChoice
 from tunnel_pool.pool.command import StartMethod
 from tunnel_pool.system.errors import UsageError
@@ -162,6 +163,20 @@ def add_isolate_option(parser: argparse.ArgumentParser, labels: bool = True) -> 
     )
 
 
+def add_device_option(parser: argparse.ArgumentParser, besides: str) -> None:
+    parser.add_argument(
+        "--device",
+        metavar="NAME",
+        help=f"Send and receive through this network device alone; while it is gone, nothing leaves. {besides}",
+    )
+
+
+def check_device(arguments: argparse.Namespace) -> None:
+    """Raises UsageError where there is no such device."""
+    if arguments.device and not index_of(arguments.device):
+        raise UsageError(f"there is no network device {arguments.device!r}; `ip link` lists them")
+
+
 def add_host_name_option(parser: argparse.ArgumentParser, callers: str, besides: str) -> None:
     """Add the names that pages of others may not be served under: see system/web_guard.py."""
     parser.add_argument(
@@ -281,6 +296,7 @@ def node_options(arguments: argparse.Namespace) -> NodeOptions:
         workers=arguments.workers,
         state_dir=arguments.state.absolute(),
         listen=arguments.listen,
+        device=getattr(arguments, "device", None) or "",
         bootstrap_default=bootstrap_default,
         bootstrap=addresses,
         community_id=arguments.community_id,

@@ -121,6 +121,7 @@ class Changes:
         with refused():
             check_labels(labels)
             hops = self.rules.hops(request.hops, request.labels, folder)
+        self.hops.check_device(hops)
         infohash, is_known = infohash_of(parameters), parameters.ti is not None
         fields = {"peer_limit": library.records.settings.peer_limit_per_torrent, **request.others}
         return Record(

@@ -14,6 +14,7 @@ from tunnel_pool.torrent.isolation import PLAIN
 from tunnel_pool.torrent.metainfo import read_resume
 
 REMOVE_TIMEOUT_S = 10.0
+NO_PLAIN = "without hops nothing is sent, as all leaves by the device {}: give it hops"
 KNOWN_TO_THE_WORLD = (
     "while it was plain, its trackers, DHT nodes and peers saw this machine's address with its infohash; "
     "they may remember it"
@@ -31,10 +32,23 @@ class HopChanges:
         """
         library = self._library
         is_in_place = library.isolator.is_in_place(torrent.lane, torrent.record.infohash, labels)
+        if hops != torrent.record.hops:
+            self.check_device(hops)
         if hops != torrent.record.hops or (not is_in_place and library.records.is_here(torrent)):
             self._check_movable(torrent, torrent.record.hops)
             return True
         return False
+
+    def check_device(self, hops: int) -> None:
+        """Raises RequestError where a torrent can't have so few hops, since all has to leave by one device."""
+        device = self._library.sessions.device
+        if device and hops == PLAIN:
+            raise RequestError(NO_PLAIN.format(device))
+
+    def warn(self, torrent: Torrent) -> None:
+        """Say of a torrent without hops that nothing is sent for it, where all has to leave by one device."""
+        if device := self._library.sessions.device:
+            torrent.notify(NO_PLAIN.format(device) if torrent.record.hops == PLAIN else "")
 
     async def carry_out(self, torrent: Torrent, hops: int, fields: Mapping[str, object]) -> str:
         """Bring a torrent into the session of this hop count and its labels, with these fields of its record.
@@ -44,6 +58,7 @@ class HopChanges:
         """
         was_announced = torrent.record.hops == PLAIN != hops and torrent.has_run
         await self._move(torrent, hops, was_announced, fields)
+        self.warn(torrent)
         return KNOWN_TO_THE_WORLD if was_announced else ""
 
     async def open_anew(self, torrent: Torrent) -> None:

@@ -13,7 +13,7 @@ import aiohttp
 from aiohttp_socks import ProxyConnectionError, ProxyConnector, ProxyError, ProxyTimeoutError, ProxyType
 
 from tunnel_pool.contract import Tunnels
-from tunnel_pool.daemon.outside.urls import NotNowError, OutsideError, Place, Way, place_of
+from tunnel_pool.daemon.outside.urls import NotNowError, OutsideError, Place, Way, kept_to_device, place_of
 from tunnel_pool.overlay.ground.lanes import MAX_GROUP, Lane
 from tunnel_pool.socks5.address import AddressType, Socks5Address
 from tunnel_pool.socks5.messages import ReplyCode
@@ -54,13 +54,14 @@ _Ask = Callable[[aiohttp.ClientSession], Awaitable[Answer]]  # raises OutsideErr
 class WebClient:
     """Opens a session for what belongs together, such as a feed and the torrents that it names."""
 
-    def __init__(self, tunnels: Tunnels, *, tunnel_all_tls: bool = False) -> None:
+    def __init__(self, tunnels: Tunnels, *, tunnel_all_tls: bool = False, device: str = "") -> None:
         self._tunnels = tunnels
         self._tunnel_all_tls = tunnel_all_tls
+        self._device = device
 
     def place_of(self, text: str, source: Place | None = None) -> Place:
         """Return where a URL leads (urls.py). Raises OutsideError."""
-        return place_of(text, source, tunnel_all_tls=self._tunnel_all_tls)
+        return kept_to_device(place_of(text, source, tunnel_all_tls=self._tunnel_all_tls), self._device)
 
     @asynccontextmanager
     async def session(self, hops: int) -> AsyncIterator["WebSession"]:

@@ -5,6 +5,7 @@ has named on this machine or its own network, such as Prowlarr or Jackett; a fee
 """
 
 from enum import Enum, auto
+from ipaddress import ip_address
 from typing import NamedTuple
 
 from yarl import URL
@@ -64,6 +65,13 @@ def place_of(text: str, source: Place | None = None, *, tunnel_all_tls: bool = F
         # An IPv6 address may name an IPv4 address of the owner's own network, which an exit would hear of.
         raise NotAllowedError("no exit carries anything to this address")
     return Place(Way.TUNNELS, url)
+
+
+def kept_to_device(place: Place, device: str) -> Place:
+    """Return a place that is asked by no device but this one; "" is any. Raises NotAllowedError."""
+    if device and place.way is Way.DIRECT and not ip_address(place.url.host or "").is_loopback:
+        raise NotAllowedError(f"nothing but this machine is asked directly, as all else goes by the device {device}")
+    return place
 
 
 def _parsed(text: str, source: Place | None) -> URL:

@@ -22,6 +22,11 @@ PLAIN_LANE = Lane(PLAIN)
 PLAIN_LINGERS_S = 5.0  # how long it outlives its last torrent: the next one may be on its way
 FIRST_CIRCUITS_POLL_S = 0.05
 FIRST_CIRCUITS_S = 10.0  # how long first circuits are looked for more often than in each tick
+CLOSED = {
+    "listen_interfaces": "", "enable_dht": False, "enable_lsd": False, "enable_upnp": False, "enable_natpmp": False,
+    "enable_outgoing_tcp": False, "enable_outgoing_utp": False, "enable_incoming_tcp": False,
+    "enable_incoming_utp": False,
+}  # fmt: skip
 ANYWHERE = HostPort("0.0.0.0", 6881)  # noqa: S104
 
 
@@ -40,8 +45,13 @@ class SessionOptions:
 class Sessions:
     """Opens a session for each lane that has torrents. Set `on_alert` and `on_reachable` before the first."""
 
-    def __init__(self, tunnels: Tunnels, options: SessionOptions) -> None:
-        """Raises UserError when anonymous sessions are to be locked down and can't be."""
+    def __init__(self, tunnels: Tunnels, options: SessionOptions, device: str = "") -> None:
+        """Raises UserError when anonymous sessions are to be locked down and can't be.
+
+        `device` is the one by which alone anything may leave; "": any. libtorrent's names are looked up by the system,
+        whose resolver asks by any device: torrents without hops stand still where one is named.
+        """
+        self.device = device
         self._tunnels = tunnels
         self._options = options
         self.on_alert: OnAlert = lambda torrent, alert: None
@@ -83,7 +93,7 @@ class Sessions:
     def _open_plain(self) -> DaemonSession:
         options = self._options
         settings = plain_settings(str(options.plain_listen), options.plain_dht_nodes, options.private)
-        session = DaemonSession({**settings, **self._of_plain}, self.on_alert, options.nice)
+        session = DaemonSession(self._closed({**settings, **self._of_plain}), self.on_alert, options.nice)
         session.block(self._filter)
         session.start()
         return session
@@ -100,7 +110,11 @@ class Sessions:
         if not self._options.plain_dht_nodes:
             self._of_plain["enable_dht"] = False
         if (session := self._sessions.get(PLAIN_LANE)) is not None:
-            session.apply(self._of_plain)
+            session.apply(self._closed(self._of_plain))
+
+    def _closed(self, settings: Mapping[str, object]) -> dict[str, object]:
+        """Return the plain session's settings, by which it has nobody to talk to where a device is named."""
+        return {**settings, **(CLOSED if self.device else {})}
 
     def _open_anonymous(self, lane: Lane) -> DaemonSession:
         session = self._anonymous.open(lane).session
@@ -124,7 +138,7 @@ class Sessions:
     def is_reachable(self, lane: Lane) -> bool:
         """Return whether anybody can be reached over this lane."""
         opened = self._anonymous.get(lane)
-        return lane.hops == PLAIN or (opened is not None and opened.is_ready(time.monotonic()))
+        return (lane.hops == PLAIN and not self.device) or (opened is not None and opened.is_ready(time.monotonic()))
 
     def found_at(self) -> dict[int, Address]:
         """Return where trackers and the DHT are told to find torrents, by the circuit that leads there."""

@@ -1,4 +1,4 @@
-"""The network device that a node is bound to: gone, nothing leaves by another; back, it is used again."""
+"""The network device that a node or a daemon is bound to: gone, nothing leaves by another; back, it is used again."""
 
 import logging
 import socket
