@@ -178,6 +178,17 @@ def below(folder: str, parameters: lt.add_torrent_params) -> dict[int, str]:
     return renamed(parameters, (f"{folder}/{path.partition('/')[2]}" if "/" in path else folder for path in old))
 
 
+def put_into(parameters: lt.add_torrent_params, directory: str) -> None:
+    """Say that the files are in a directory, which is the torrent's own folder where it has one."""
+    layout = info_of(parameters).layout()
+    has_folder = any("/" in str(layout.file_path(index)) for index in range(layout.num_files()))
+    if has_folder and directory:
+        parameters.save_path, name = os.path.split(directory.rstrip("/"))
+        parameters.renamed_files = below(name, parameters)
+    else:
+        parameters.save_path = directory
+
+
 def mapped(folder: str, folders: Mapping[str, str]) -> str:
     """Return a folder as the daemon knows it: the longest of these beginnings is replaced."""
     for old in sorted(folders, key=len, reverse=True):

@@ -3,7 +3,6 @@
 See rtorrent's src/core/download_store.cc and libtorrent's (rakshasa's) src/torrent/utils/resume.cc.
 """
 
-import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -17,12 +16,12 @@ from tunnel_pool.importing.model import (
     BadTorrentError,
     Found,
     attempted,
-    below,
     bits,
     content_of,
     dictionary_of,
     info_of,
     number,
+    put_into,
     text,
     torrent_of,
 )
@@ -51,13 +50,7 @@ def _read(path: Path) -> Found:
 
 def _found(parameters: lt.add_torrent_params, own: dict[bytes, Any], resume: dict[bytes, Any]) -> Found:
     info = info_of(parameters)
-    directory = text(own.get(b"directory"))
-    is_folder = any("/" in str(info.layout().file_path(index)) for index in range(info.num_files()))
-    if is_folder and directory:  # it names the torrent's own folder
-        parameters.save_path, name = os.path.split(directory.rstrip("/"))
-        parameters.renamed_files = below(name, parameters)
-    else:
-        parameters.save_path = directory
+    put_into(parameters, text(own.get(b"directory")))
     parameters.have_pieces = _pieces(resume.get(b"bitfield"), info.num_pieces())
     files = [each for each in resume.get(b"files") or () if isinstance(each, dict)]
     parameters.file_priorities = [PRIORITIES.get(number(file.get(b"priority", 1)), NORMAL) for file in files]

@@ -1,6 +1,6 @@
 """Makes the state folders in `fixtures/` by Debian's transmission-daemon, qbittorrent-nox, deluged and rtorrent.
 
-And by Tribler 8.4.3 (tests/worlds/real_tribler.py).
+And by Tribler 8.4.3 (tests/worlds/real_tribler.py) and rqbit 9.1.0 (`cargo install rqbit`).
 
 Run it by hand, as root, where these are installed: `mkdir /fixture; unshare -n .venv/bin/python -m
 tests.tunnel_pool.importing.make_fixtures`. The namespace keeps them from the network. Each is given three torrents:
@@ -18,6 +18,7 @@ import re
 import shutil
 import subprocess
 import time
+import urllib.request
 from pathlib import Path
 
 import libtorrent as lt
@@ -39,7 +40,9 @@ FILES = {
 UNWANTED = "picked", "p.bin"  # the second, as libtorrent sorts them
 WAIT_S = 3.0
 # The files that are read; of the others, some hold keys.
-KEPT = re.compile(r"\.torrent|resume$|^torrents\.state$|^categories\.json$|^[0-9a-f]{40}\.conf$")
+KEPT = re.compile(
+    r"\.torrent|resume$|^torrents\.state$|^categories\.json$|^[0-9a-f]{40}\.conf$|\.bitv$|^session\.json$"
+)
 
 
 def content(name, path, size):
@@ -192,6 +195,26 @@ def rtorrent(state, sources, downloads):
         time.sleep(3 * WAIT_S)
 
 
+def rqbit(state, sources, downloads):
+    state.mkdir()
+    address = "127.0.0.1:3131"
+    options = ["--disable-dht", "--disable-upnp-port-forward", "--http-api-listen-addr", address, "server", "start"]
+
+    def post(path, data=b""):
+        with urllib.request.urlopen(urllib.request.Request(f"http://{address}{path}", data=data)) as answer:
+            return json.load(answer)
+
+    with running("rqbit", *options, "--persistence-location", state, "--fastresume", downloads):
+        for name in FILES:
+            only = "&only_files=0" if name == "picked" else ""
+            added = post(f"/torrents?overwrite=true{only}", (sources / f"{name}.torrent").read_bytes())
+            if name == "half":
+                half = added["id"]
+        time.sleep(WAIT_S)
+        post(f"/torrents/{half}/pause")
+        time.sleep(WAIT_S)
+
+
 def tribler(state, sources, downloads):
     """Run the real Tribler's core (tests/worlds/real_tribler.py), with its own tunnels."""
     asyncio.run(_tribler(state, sources, downloads))
@@ -228,7 +251,7 @@ def make():
     run("ip", "link", "set", "lo", "up")
     sources = PLACE / "sources"
     shutil.rmtree(FIXTURES, ignore_errors=True)
-    for program in (transmission, qbittorrent, deluge, rtorrent, tribler):
+    for program in (transmission, qbittorrent, deluge, rtorrent, rqbit, tribler):
         for folder in (sources, PLACE / "dl", PLACE / "state"):
             shutil.rmtree(folder, ignore_errors=True)
         write_whole(sources)

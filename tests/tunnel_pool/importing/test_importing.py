@@ -27,6 +27,7 @@ LABELS = {
     "qbittorrent": ["films", "hd", "seen"],
     "deluge": [],
     "rtorrent": ["films"],
+    "rqbit": [],
     "tribler": [],
 }
 
@@ -64,12 +65,13 @@ async def test_what_another_program_had_is_there_and_is_not_checked_again(tmp_pa
         assert picked.summary.total_done > 0
         assert all(torrent.record.folder == str(downloads) for torrent in by_name.values())
         assert not any(torrent.error or torrent.is_missing for torrent in by_name.values())
+        assert half.record.stopped is (program != "rtorrent")
         if program in LIMITED:
-            assert half.record.stopped
             assert half.record.download_limited
             assert half.record.download_limit_kb in (100, 102)
         if program in ("transmission", "qbittorrent", "tribler"):
             assert (half.record.ratio_mode, half.record.ratio_limit) == (1, 1.5)
+        if program in ("transmission", "qbittorrent", "tribler", "rqbit"):
             wanted = {picked.file_path(index): picked.is_wanted(index) for index in picked.file_indexes()}
             assert wanted == {"picked/q.bin": True, "/".join(UNWANTED): False}
         if program == "qbittorrent":
@@ -77,6 +79,18 @@ async def test_what_another_program_had_is_there_and_is_not_checked_again(tmp_pa
             assert here.changes.categories() == {"films": str(downloads)}
         again = await imported(program, here.address, downloads, "--hops=0")
         assert [row["new"] for row in again["torrents"]] == [False] * 3
+
+
+def test_what_rqbit_does_not_say_is_found_out(tmp_path):
+    """Without `--fastresume` it keeps no pieces, and of a link that it has not resolved no metadata."""
+    kept = tmp_path / "kept"
+    shutil.copytree(FIXTURES / "rqbit", kept)
+    for path in kept.glob("*.bitv"):
+        path.unlink()
+    next(kept.glob("*.torrent")).unlink()
+    found = list(PROGRAMS["rqbit"].read(kept))
+    assert sorted(type(each).__name__ for each in found) == ["BadTorrentError", "Found", "Found"]
+    assert not any(any(each.parameters.have_pieces) for each in found if isinstance(each, Found))
 
 
 async def test_tribler_s_torrents_keep_their_hops(tmp_path, downloads):

@@ -13,7 +13,7 @@ from tunnel_pool.cli.arguments import options, values
 from tunnel_pool.cli.arguments.rpc_options import add_rpc_options
 from tunnel_pool.cli.remote.remote import printable, remote_of, table_of
 from tunnel_pool.daemon.remote import Remote
-from tunnel_pool.importing import deluge, qbittorrent, rtorrent, transmission, tribler
+from tunnel_pool.importing import deluge, qbittorrent, rqbit, rtorrent, transmission, tribler
 from tunnel_pool.importing.model import BadTorrentError, Found, choose_names, first_of, info_of, mapped, missing_files
 from tunnel_pool.overlay.ground.config import MAX_HOPS
 from tunnel_pool.system.errors import UserError
@@ -23,6 +23,7 @@ PROGRAMS: dict[str, ModuleType] = {
     "qbittorrent": qbittorrent,
     "deluge": deluge,
     "rtorrent": rtorrent,
+    "rqbit": rqbit,
     "tribler": tribler,
 }
 SEEN_BEFORE = (
