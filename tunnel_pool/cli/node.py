@@ -184,6 +184,8 @@ class _Node:
         self.engine = _engine(arguments).value
         self.started_s = time.monotonic()
         self.tunnels: Tunnels | None = None  # None while no tunnels are open
+        self._in_turn = asyncio.Lock()
+        self._reloads: set[asyncio.Task[None]] = set()
 
     def status(self, tunnels: Tunnels) -> dict[str, Any]:
         watched = status.Watched(tunnels, self.memory, self.keeper, self.exits, self.engine, self.started_s)
@@ -192,18 +194,30 @@ class _Node:
     def reload(self) -> None:
         """Apply limits and exit rules from the file as it is now; a file with an error changes nothing."""
         systemd.tell_reloading()
-        try:
-            config = read_config(self.arguments.config)
-            rules = _rules(self.arguments, config)
-            _check_limits(self.arguments, config)
-        except UserError as error:
-            logger.error("The configuration stays as it was: %s", error)
-        else:
-            self.keeper.config = config.limits
-            self.step(rules)
-            logger.info("The configuration was read again")
-        finally:
-            systemd.tell("READY=1")
+        task = asyncio.get_running_loop().create_task(self._reload())
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
+
+    async def _reload(self) -> None:
+        async with self._in_turn:
+            try:
+                # A thread reads it, as databases of networks are large.
+                config, rules = await asyncio.to_thread(self._read)
+            except UserError as error:
+                logger.error("The configuration stays as it was: %s", error)
+            else:
+                self.keeper.config = config.limits
+                self.step(rules)
+                logger.info("The configuration was read again")
+            finally:
+                systemd.tell("READY=1")
+
+    def _read(self) -> tuple[NodeConfig, ExitRules]:
+        """Raises UserError."""
+        config = read_config(self.arguments.config)
+        rules = _rules(self.arguments, config)
+        _check_limits(self.arguments, config)
+        return config, rules
 
     def step(self, rules: ExitRules | None = None) -> None:
         """Apply the limits of this hour, what is left of the quota, and these rules; call it every second."""

@@ -7,11 +7,13 @@ import argparse
 import datetime
 import ipaddress
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from tunnel_pool.node.network_databases import is_named, networks_named
 from tunnel_pool.overlay.ground.admission import Admission
 from tunnel_pool.overlay.ground.exit_rules import (
     INBOUND_PER_S,
@@ -104,6 +106,7 @@ class Exit(Section, frozen=True):
     new_destinations_per_s: int = 100
     inbound: bool = True
     inbound_per_s: int = INBOUND_PER_S
+    databases: list[str] = msgspec.field(default_factory=list)
     https_names: list[str] = msgspec.field(default_factory=list)
 
 
@@ -200,9 +203,14 @@ def protocols(text: str) -> Protocol:
 
 
 def exit_rules(exit_: Exit, protocols: Protocol, folder: Path) -> ExitRules:
-    """Make the exit's rules, and read its files of networks, relative to the folder. Raises UserError."""
-    denied = network_ranges(_networks(exit_.deny_networks, folder))
-    allowed = network_ranges(_networks(exit_.allow_networks, folder)) if exit_.allow_networks else None
+    """Make the exit's rules, and read its files of networks, relative to the folder. Raises UserError.
+
+    Where it names systems or countries, that takes seconds.
+    """
+    named = filter(is_named, [*exit_.deny_networks, *exit_.allow_networks])
+    known = networks_named(named, [folder / name for name in exit_.databases])
+    denied = network_ranges(_networks(exit_.deny_networks, folder, known))
+    allowed = network_ranges(_networks(exit_.allow_networks, folder, known)) if exit_.allow_networks else None
     if (ranges := len(denied.firsts) + (len(allowed.firsts) if allowed else 0)) > MAX_RANGES:
         raise UserError(f"{ranges} ranges of networks are too many, {MAX_RANGES} is the most")
     return ExitRules(
@@ -219,10 +227,16 @@ def exit_rules(exit_: Exit, protocols: Protocol, folder: Path) -> ExitRules:
     )
 
 
-def _networks(entries: list[str], folder: Path) -> list[Network]:
-    """Read entries that are each a network, or a file with one a line (`#` begins a comment). Raises UserError."""
+def _networks(entries: list[str], folder: Path, known: Mapping[str, list[Network]]) -> list[Network]:
+    """Read entries that are each a network, or a file with one a line (`#` begins a comment). Raises UserError.
+
+    `known` has the networks of entries that name a system or a country.
+    """
     networks: list[Network] = []
     for entry in entries:
+        if entry in known:
+            networks += known[entry]
+            continue
         try:
             networks.append(ipaddress.ip_network(entry, strict=False))
         except ValueError:

@@ -7,6 +7,8 @@ import ipaddress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mmdb_writer import MMDBWriter
+from netaddr import IPSet
 
 from tunnel_pool.node.config import exit_rules, parse_bytes, protocols, read_config
 from tunnel_pool.node.keeper import LimitsKeeper
@@ -202,6 +204,52 @@ def test_a_list_that_can_not_be_read_is_said(tmp_path, content, said):
         (tmp_path / "list").write_bytes(content)
     with pytest.raises(UserError, match=said):
         exit_rules(config_of(tmp_path, "[exit]\nallow_networks = ['list']").exit, Protocol.DHT, tmp_path)
+
+
+def database(path, records):
+    writer = MMDBWriter(ip_version=6, ipv4_compatible=True, database_type="test")
+    for network, record in records.items():
+        writer.insert_network(IPSet([network]), record)
+    writer.to_db_file(str(path))
+
+
+def test_systems_and_countries_stand_for_their_networks(tmp_path):
+    """As the makers of databases of both name them."""
+    systems = {"44.1.0.0/16": 7, "44.2.0.0/24": 64500, "2a00:1::/32": 7}
+    database(tmp_path / "as.mmdb", {net: {"autonomous_system_number": number} for net, number in systems.items()})
+    countries = {
+        "44.5.0.0/16": {"country": {"iso_code": "NL"}}, "44.6.0.0/16": {"country_code": "NL", "country": "Netherlands"},
+        "44.7.0.0/16": {"country": "NL", "asn": "AS9"}, "44.8.0.0/16": {"country": {"iso_code": "BE"}},
+    }  # fmt: skip
+    database(tmp_path / "country.mmdb", countries)
+    path = written(
+        tmp_path,
+        "[exit]\ndatabases = ['as.mmdb', 'country.mmdb']\ndeny_networks = ['AS7', 'country:NL', '44.9.0.0/16']\n"
+        "allow_networks = ['0.0.0.0/0', 'AS7']",
+    )
+    rules = exit_rules(read_config(path).exit, Protocol.DHT, tmp_path)
+    for host in ("44.1.2.3", "2a00:1::5", "44.5.0.1", "44.6.0.1", "44.7.0.1", "44.9.0.1"):
+        assert rules.destination_refusal(host, 80) == "exit_network_denied", host
+    for host in ("44.2.0.1", "44.8.0.1"):
+        assert rules.destination_refusal(host, 80) is None, host
+    assert rules.destination_refusal("2a00:2::1", 80) is not None
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("deny_networks = ['AS7']", "no database knows 'AS7'"),
+        ("databases = ['as.mmdb']\ndeny_networks = ['AS7', 'country:NL']", "no database knows 'country:NL'"),
+        ("databases = ['none']\ndeny_networks = ['AS7']", "none can't be read: No such file"),
+        ("databases = ['garbage']\ndeny_networks = ['AS7']", "it is none in the MaxMind DB format"),
+        ("deny_networks = ['country:nl']", "is no network, and no file"),
+    ],
+)
+def test_a_system_that_no_database_knows_is_not_passed_over(lines, said, tmp_path):
+    database(tmp_path / "as.mmdb", {"44.1.0.0/16": {"asn": "AS7"}})
+    (tmp_path / "garbage").write_bytes(b"x" * 5000)
+    with pytest.raises(UserError, match=said):
+        exit_rules(config_of(tmp_path, f"[exit]\n{lines}").exit, Protocol.DHT, tmp_path)
 
 
 networks = st.one_of(st.ip_addresses(), st.ip_addresses(v=4)).flatmap(

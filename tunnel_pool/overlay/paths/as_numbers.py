@@ -47,8 +47,11 @@ def _as_number(reader: Any, host: str) -> int | None:
         record = reader.get(host)
     except ValueError:  # the database is damaged, or knows IPv4 alone
         return None
-    if not isinstance(record, Mapping):
-        return None
+    return as_number_in(record) if isinstance(record, Mapping) else None
+
+
+def as_number_in(record: Mapping[str, Any]) -> int | None:
+    """Return the AS number that a record of a database has; None where it has none."""
     found = next((record[field] for field in FIELDS if field in record), None)
     digits = str(found).removeprefix("AS")
     return int(digits) if digits.isascii() and digits.isdigit() else None
