@@ -233,9 +233,19 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
                     await asyncio.sleep(DEVICE_POLL_S)
             except asyncio.CancelledError:  # stopped while there is no device
                 return {"ok": True, "seconds": 0.0, "torrents": 0}
-            if arguments.config is not None:
-                arguments = arguments.again()
+            arguments = _read_again(arguments)
         return report
+
+
+def _read_again(arguments: argparse.Namespace) -> argparse.Namespace:
+    """Return the options by the configuration as it is now; those of before where it is wrong."""
+    try:
+        again: argparse.Namespace = arguments.again() if arguments.config is not None else arguments
+        options_of(again)
+    except UserError as error:
+        logger.error("The configuration stays as it was: %s", error)
+        return arguments
+    return again
 
 
 async def _run_on_device(arguments: argparse.Namespace) -> dict[str, Any] | None:

@@ -82,7 +82,7 @@ async def test_what_another_program_had_is_there_and_is_not_checked_again(tmp_pa
 
 
 def test_what_rqbit_does_not_say_is_found_out(tmp_path):
-    """Without `--fastresume` it keeps no pieces, and of a link that it has not resolved no metadata."""
+    """Without `--fastresume` rqbit keeps no pieces, and of a link whose metadata has not come no torrent file."""
     kept = tmp_path / "kept"
     shutil.copytree(FIXTURES / "rqbit", kept)
     for path in kept.glob("*.bitv"):

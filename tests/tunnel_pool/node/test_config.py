@@ -214,7 +214,7 @@ def database(path, records):
 
 
 def test_systems_and_countries_stand_for_their_networks(tmp_path):
-    """As the makers of databases of both name them."""
+    """Each maker of such databases has names of its own for them."""
     systems = {"44.1.0.0/16": 7, "44.2.0.0/24": 64500, "2a00:1::/32": 7}
     database(tmp_path / "as.mmdb", {net: {"autonomous_system_number": number} for net, number in systems.items()})
     countries = {
