@@ -9,9 +9,10 @@ import asyncio
 import contextlib
 import resource
 import socket
+import struct
 from collections import Counter
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import cast
 
 from ipv8.messaging.interfaces.udp.endpoint import UDPEndpoint, UDPv4Address
@@ -22,6 +23,9 @@ from tunnel_pool.steering.group import enlarge_buffers
 
 MAX_DATAGRAM_BYTES = 65535
 DATAGRAMS_PER_WAKE_UP = 64
+MAX_ARRIVALS = 1 << 14
+IP_PKTINFO = 8  # linux/in.h; Python 3.11 has no name for it
+_PKTINFO = struct.Struct("=I4s4s")  # struct in_pktinfo: the device's index, our address, the address in the header
 
 
 class CannotBindError(Exception):
@@ -76,22 +80,71 @@ def raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+class Arrivals:
+    """Knows to which of our addresses each sender writes, of a socket that has all of them.
+
+    A machine with several addresses would answer from the one that its routes name, and who asked would not know the
+    answer for one. The native engine's twin is packet_engine/src/arrivals.rs.
+    """
+
+    def __init__(self) -> None:
+        self._at: dict[tuple[str, int], bytes] = {}
+
+    def receive(self, sock: socket.socket, buffer: bytearray) -> tuple[int, tuple[str, int]]:
+        """Receive a datagram as `recvfrom_into` does, and note where it came in. Raises OSError."""
+        size, ancillary, _, source = sock.recvmsg_into([buffer], socket.CMSG_SPACE(_PKTINFO.size))
+        for level, kind, value in ancillary:
+            if (level, kind, len(value)) == (socket.IPPROTO_IP, IP_PKTINFO, _PKTINFO.size):
+                if len(self._at) >= MAX_ARRIVALS:
+                    self._at.clear()
+                self._at[source] = _PKTINFO.unpack(value)[1]
+        return size, source
+
+    def send(self, sock: socket.socket, data: bytes, destination: tuple[str, int]) -> None:
+        """Send a datagram from where its receiver writes to, if that is known. Raises OSError."""
+        if (at := self._at.get(destination)) is not None:
+            info = _PKTINFO.pack(0, at, bytes(4))
+            try:
+                sock.sendmsg([data], [(socket.IPPROTO_IP, IP_PKTINFO, info)], 0, destination)
+                return
+            except BlockingIOError:
+                raise
+            except OSError:  # it may be no address of this machine any more
+                del self._at[destination]
+        sock.sendto(data, destination)
+
+
+def arrivals_of(sock: socket.socket) -> Arrivals | None:
+    """Return what can learn where datagrams come in; None where they can come to one address alone."""
+    if sock.family != socket.AF_INET or sock.getsockname()[0] != "0.0.0.0":  # noqa: S104
+        return None
+    sock.setsockopt(socket.IPPROTO_IP, IP_PKTINFO, 1)
+    return Arrivals()
+
+
 class UdpSocket:
     """A bound socket on the loop; `on_datagram(data, source)` gets each datagram."""
 
     def __init__(
-        self, sock: socket.socket, on_datagram: Callable[[bytes, tuple[str, int]], None], counters: Counter[str]
+        self,
+        sock: socket.socket,
+        on_datagram: Callable[[bytes, tuple[str, int]], None],
+        counters: Counter[str],
+        arrivals: Arrivals | None = None,
     ) -> None:
+        """With `arrivals`, what is sent leaves from where its receiver writes to."""
         self.sock = sock
         self._on_datagram = on_datagram
         self._counters = counters
+        self._arrivals = arrivals
         self._buffer = bytearray(MAX_DATAGRAM_BYTES)
         self._view = memoryview(self._buffer)
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(sock.fileno(), self._readable)
 
     def _readable(self) -> None:
-        receive, buffer, view = self.sock.recvfrom_into, self._buffer, self._view
+        arrivals, buffer, view = self._arrivals, self._buffer, self._view
+        receive = self.sock.recvfrom_into if arrivals is None else partial(arrivals.receive, self.sock)
         for _ in range(DATAGRAMS_PER_WAKE_UP):
             try:
                 size, source = receive(buffer)
@@ -106,7 +159,10 @@ class UdpSocket:
 
     def sendto(self, data: bytes, destination: tuple[str, int]) -> None:
         try:
-            self.sock.sendto(data, destination)
+            if self._arrivals is None:
+                self.sock.sendto(data, destination)
+            else:
+                self._arrivals.send(self.sock, data, destination)
         except BlockingIOError:
             self._counters[DropReason.UDP_SEND_FULL] += 1
         except OSError:
@@ -130,7 +186,7 @@ class BatchedEndpoint(GuardedDelivery, UDPEndpoint):
 
     async def open(self) -> bool:
         if not self._running:  # type: ignore[has-type]
-            self._udp = UdpSocket(self._sock, self._received, self._counters)
+            self._udp = UdpSocket(self._sock, self._received, self._counters, arrivals_of(self._sock))
             self._running = True
         return True
 

@@ -60,7 +60,7 @@ fn measure_socket(send_trains: bool, receive_trains: bool) -> Outcome<f64> {
     for _ in 0..ROUNDS {
         let mut rest = batch.as_slice();
         while !rest.is_empty() {
-            let sent = train_sender.send(from.as_raw_fd(), &mail, rest)?;
+            let sent = train_sender.send(from.as_raw_fd(), &mail, rest, None)?;
             rest = rest.get(sent..).unwrap_or(&[]);
         }
         let mut bytes = 0;

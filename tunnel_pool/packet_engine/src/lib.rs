@@ -3,6 +3,7 @@
 #![deny(unreachable_pub)]
 
 pub mod address;
+pub mod arrivals;
 pub mod cell;
 pub mod clients;
 pub mod core;

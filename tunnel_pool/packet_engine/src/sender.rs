@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
+use crate::arrivals::Arrivals;
 use crate::counters::{Counters, DropReason};
 use crate::outbox::{trains, Entry, Outgoing, Train, Via};
 use crate::sys::TrainSender;
@@ -18,6 +19,8 @@ pub struct Sender {
     narrow: NarrowPaths,
     trains: Vec<Train>,
     turn: usize,
+    /// Where neighbours write to, of a socket that has all of the machine's addresses.
+    arrivals: Option<Arrivals>,
 }
 
 fn refuse(counters: &Counters, reason: DropReason, trains: &[Train]) {
@@ -25,15 +28,22 @@ fn refuse(counters: &Counters, reason: DropReason, trains: &[Train]) {
 }
 
 impl Sender {
-    /// Creates a sender. Without `sends_trains`, it sends each datagram by itself.
-    pub fn new(sends_trains: bool) -> Self {
+    /// Creates a sender. Without `sends_trains`, it sends each datagram by itself. With `has_all_addresses`, what leaves by
+    /// the tunnels' socket leaves from where its neighbour writes to, as far as that is known.
+    pub fn new(sends_trains: bool, has_all_addresses: bool) -> Self {
         Self {
             sends_trains,
             train_sender: TrainSender::default(),
             narrow: NarrowPaths::default(),
             trains: Vec::new(),
             turn: 0,
+            arrivals: has_all_addresses.then(Arrivals::default),
         }
+    }
+
+    /// Where packets of neighbours come in; None where they can come to one address alone.
+    pub fn arrivals(&mut self) -> Option<&mut Arrivals> {
+        self.arrivals.as_mut()
     }
 
     /// Send everything, or count why not; return the bytes that left by the tunnels' socket.
@@ -80,7 +90,7 @@ impl Sender {
     fn send(&mut self, fd: RawFd, outgoing: &Outgoing<'_>, counters: &Counters, mut batch: &[Train]) -> usize {
         let mut bytes = 0;
         while let Some((first, others)) = batch.split_first() {
-            match self.train_sender.send(fd, outgoing, batch) {
+            match self.train_sender.send(fd, outgoing, batch, self.arrivals.as_ref()) {
                 Ok(sent) => {
                     let (left, rest) = batch.split_at(sent.clamp(1, batch.len()));
                     bytes += left.iter().map(|train| bytes_of(outgoing, train)).sum::<usize>();
@@ -91,6 +101,8 @@ impl Sender {
                     refuse(counters, DropReason::UdpSendFull, batch);
                     return bytes;
                 }
+                // The address may be none of this machine any more.
+                Err(_) if self.forgets_arrival(outgoing, first) => {}
                 Err(error) => {
                     if first.entries.len() > 1 {
                         bytes += self.send_apart(fd, outgoing, counters, first, &error);
@@ -102,6 +114,14 @@ impl Sender {
             }
         }
         bytes
+    }
+
+    /// Let the kernel choose from where a train leaves; returns whether it could not before.
+    fn forgets_arrival(&mut self, outgoing: &Outgoing<'_>, train: &Train) -> bool {
+        let (Some(arrivals), Some(entry)) = (&mut self.arrivals, outgoing.entries.get(train.entries.start)) else {
+            return false;
+        };
+        entry.via == Via::Tunnel && arrivals.forget(entry.to)
     }
 
     /// Send the datagrams of a train that was refused one by one: its segments are larger than the path takes, or

@@ -22,7 +22,8 @@ use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 use nix::time::{clock_gettime, ClockId};
 use socket2::{Domain, SockAddr, SockAddrStorage, SockRef, Socket, Type};
 
-use crate::outbox::{Outgoing, Train};
+use crate::arrivals::Arrivals;
+use crate::outbox::{Outgoing, Train, Via};
 
 /// Asked for; the kernel gives at most net.core.rmem_max and wmem_max.
 pub const SOCKET_BUFFER_BYTES: usize = 4 << 20;
@@ -35,6 +36,7 @@ const MESSAGE_BYTES: usize = 1 << 16;
 const STRIDE_BYTES: usize = MESSAGE_BYTES + 23 * 64;
 const MAX_IOVECS: usize = 1024;
 
+/// Room for a segment's size and an address, each behind a header.
 const CONTROL_WORDS: usize = 8;
 
 /// Waiting less long than was asked for would be waiting in vain.
@@ -66,6 +68,11 @@ pub fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
 /// Have the kernel join datagrams that came as a train; false when it can't.
 pub fn enable_gro(socket: &impl AsFd) -> bool {
     setsockopt(socket, sockopt::UdpGroSegment, &true).is_ok()
+}
+
+/// Have the kernel say to which of our IPv4 addresses each datagram came (IP_PKTINFO); false when it can't.
+pub fn enable_arrivals(socket: &impl AsFd) -> bool {
+    setsockopt(socket, sockopt::Ipv4PacketInfo, &true).is_ok()
 }
 
 /// Whether the kernel cuts trains (UDP_SEGMENT).
@@ -203,6 +210,13 @@ impl Inbox {
         Some((from, (start..end).step_by(segment.max(1)).map(move |at| at..end.min(at + segment))))
     }
 
+    /// Returns to which of our addresses message number `index` of the last batch came, where the kernel says so.
+    pub fn came_to(&self, index: usize) -> Option<Ipv4Addr> {
+        let header = self.headers.get(index)?;
+        let info: libc::in_pktinfo = control_of(&header.msg_hdr, libc::IPPROTO_IP, libc::IP_PKTINFO)?;
+        Some(Ipv4Addr::from(u32::from_be(info.ipi_spec_dst.s_addr)))
+    }
+
     /// Returns the whole receive buffer, which the ranges of `message` refer to.
     pub fn bytes(&self) -> &[u8] {
         &self.buffers
@@ -223,13 +237,18 @@ fn address_of(name: &SockAddrStorage) -> Option<SocketAddr> {
 
 /// The segment size that the kernel says with a joined train (UDP_GRO).
 fn joined_segment(message: &libc::msghdr) -> Option<usize> {
-    // SAFETY: the kernel filled the control buffer that the header still points at.
+    let size: i32 = control_of(message, libc::SOL_UDP, libc::UDP_GRO)?;
+    usize::try_from(size).ok()
+}
+
+/// What the kernel says by a control message of this kind, which has a value of this type of plain bytes.
+fn control_of<T: Copy>(message: &libc::msghdr, level: i32, kind: i32) -> Option<T> {
+    // SAFETY: the kernel filled the control buffer that the header still points at, and wrote values of their kinds.
     unsafe {
         let mut control = libc::CMSG_FIRSTHDR(message);
         while let Some(found) = control.as_ref() {
-            if found.cmsg_level == libc::SOL_UDP && found.cmsg_type == libc::UDP_GRO {
-                let size = libc::CMSG_DATA(control).cast::<i32>().read_unaligned();
-                return usize::try_from(size).ok();
+            if found.cmsg_level == level && found.cmsg_type == kind {
+                return Some(libc::CMSG_DATA(control).cast::<T>().read_unaligned());
             }
             control = libc::CMSG_NXTHDR(message, control);
         }
@@ -266,7 +285,15 @@ impl Default for TrainSender {
 
 impl TrainSender {
     /// Send the first trains in one call; returns how many were taken. The error is the first train's.
-    pub fn send(&mut self, fd: RawFd, outgoing: &Outgoing<'_>, trains: &[Train]) -> io::Result<usize> {
+    ///
+    /// What leaves by the tunnels' socket leaves from where its neighbour writes to, by `arrivals`.
+    pub fn send(
+        &mut self,
+        fd: RawFd,
+        outgoing: &Outgoing<'_>,
+        trains: &[Train],
+        arrivals: Option<&Arrivals>,
+    ) -> io::Result<usize> {
         let mut free = self.iovecs.iter_mut();
         let mut count = 0;
         let records = self.headers.iter_mut().zip(&mut self.names).zip(&mut self.controls);
@@ -299,7 +326,9 @@ impl TrainSender {
                 message.msg_iovlen += 1;
                 last = Some(iovec);
             }
-            set_segment(message, control, (entries.len() > 1).then_some(train.segment_bytes));
+            let segment_bytes = (entries.len() > 1).then_some(train.segment_bytes);
+            let from = arrivals.filter(|_| first.via == Via::Tunnel).and_then(|arrivals| arrivals.at(first.to));
+            set_control(message, control, segment_bytes.and_then(|bytes| u16::try_from(bytes).ok()), from);
             count += 1;
         }
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -310,25 +339,49 @@ impl TrainSender {
     }
 }
 
-/// Tell the kernel where to cut the train (UDP_SEGMENT), or that there is nothing to cut.
-fn set_segment(message: &mut libc::msghdr, control: &mut [u64; CONTROL_WORDS], segment_bytes: Option<usize>) {
-    let size = segment_bytes.and_then(|bytes| u16::try_from(bytes).ok());
-    let Some(size) = size else {
-        message.msg_control = null_mut();
-        message.msg_controllen = 0;
-        return;
-    };
-    message.msg_control = control.as_mut_ptr().cast();
-    // SAFETY: the control buffer has room for one header with two bytes, and is aligned for it.
-    unsafe {
-        message.msg_controllen = libc::CMSG_SPACE(size_of::<u16>() as u32) as _;
-        if let Some(header) = libc::CMSG_FIRSTHDR(message).as_mut() {
-            header.cmsg_level = libc::SOL_UDP;
-            header.cmsg_type = libc::UDP_SEGMENT;
-            header.cmsg_len = libc::CMSG_LEN(size_of::<u16>() as u32) as _;
-            libc::CMSG_DATA(header).cast::<u16>().write_unaligned(size);
-        }
+/// Tell the kernel where to cut the train (UDP_SEGMENT), where there is something to cut, and from which address it is to
+/// leave (IP_PKTINFO), where that is not the kernel's to choose.
+fn set_control(
+    message: &mut libc::msghdr,
+    control: &mut [u64; CONTROL_WORDS],
+    segment_bytes: Option<u16>,
+    from: Option<Ipv4Addr>,
+) {
+    message.msg_control = null_mut();
+    message.msg_controllen = 0;
+    let mut used = 0;
+    if let Some(size) = segment_bytes {
+        used = put_control(control, used, libc::SOL_UDP, libc::UDP_SEGMENT, size);
     }
+    if let Some(address) = from {
+        let spec_dst = libc::in_addr { s_addr: u32::from(address).to_be() };
+        let info = libc::in_pktinfo { ipi_ifindex: 0, ipi_spec_dst: spec_dst, ipi_addr: libc::in_addr { s_addr: 0 } };
+        used = put_control(control, used, libc::IPPROTO_IP, libc::IP_PKTINFO, info);
+    }
+    if used > 0 {
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = used as _;
+    }
+}
+
+/// Write a control message behind the first `used` bytes; returns how many are used then. Where there is no room, it is
+/// left out.
+fn put_control<T: Copy>(control: &mut [u64; CONTROL_WORDS], used: usize, level: i32, kind: i32, value: T) -> usize {
+    // SAFETY: these two only calculate.
+    let (space, length) = unsafe { (libc::CMSG_SPACE(size_of::<T>() as u32), libc::CMSG_LEN(size_of::<T>() as u32)) };
+    let end = used + space as usize;
+    if end > size_of_val(control) {
+        return used;
+    }
+    // SAFETY: header and value lie within the buffer, and the header is aligned, as the space of each message is.
+    unsafe {
+        let header = control.as_mut_ptr().cast::<u8>().add(used).cast::<libc::cmsghdr>();
+        (*header).cmsg_level = level;
+        (*header).cmsg_type = kind;
+        (*header).cmsg_len = length as _;
+        libc::CMSG_DATA(header).cast::<T>().write_unaligned(value);
+    }
+    end
 }
 
 /// A counter to wake whoever polls it.

@@ -22,7 +22,10 @@ use crate::streams::bridge::Asked;
 use crate::streams::entries::{Client, Watch};
 use crate::streams::quic::LinkId;
 use crate::streams::service::{Service, MAX_TRIES};
-use crate::sys::{bind_udp, enable_gro, has_gso, local_address, monotonic_ns, path_mtu, set_timer_slack, Epoll, Inbox};
+use crate::sys::{
+    bind_udp, enable_arrivals, enable_gro, has_gso, local_address, monotonic_ns, path_mtu, set_timer_slack, Epoll,
+    Inbox,
+};
 
 /// Waking up costs as much as several datagrams. When they come one after the other, the engine
 /// lets some gather, as network cards do (interrupt moderation); an idle one answers at once.
@@ -147,13 +150,15 @@ impl Worker {
         if takes_trains {
             enable_gro(&tunnel);
         }
+        let has_all_addresses = local_address(&tunnel).is_some_and(|at| at.ip().is_unspecified());
+        let learns_arrivals = has_all_addresses && enable_arrivals(&tunnel);
         let exit_from = Arc::new(exit_from);
         Ok(Self {
             core: Core::new(settings, shared.counters.clone()),
             shared,
             epoll,
             inbox: Inbox::default(),
-            sender: Sender::new(may_send_trains && has_gso(&tunnel)),
+            sender: Sender::new(may_send_trains && has_gso(&tunnel), learns_arrivals),
             tunnel,
             exits: HashMap::new(),
             clients: HashMap::new(),
@@ -283,6 +288,11 @@ impl Worker {
             Ok(count) => {
                 for index in 0..count {
                     let Some((from, datagrams)) = self.inbox.message(index) else { continue };
+                    if fd == self.tunnel.as_raw_fd() {
+                        if let (Some(arrivals), Some(to)) = (self.sender.arrivals(), self.inbox.came_to(index)) {
+                            arrivals.came(from, to);
+                        }
+                    }
                     for at in datagrams {
                         self.served += 1;
                         bytes += at.len();
