@@ -1,6 +1,7 @@
 """Tests which parts of a torrent, and of a tracker's answer, reach an anonymous session."""
 
 import gzip
+import socket
 
 import libtorrent as lt
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunnel_pool.torrent.announces.tracker_answers import AnswerRefusedError, rewritten
+from tunnel_pool.torrent.announces.udp_trackers import ANNOUNCED, without_own
 from tunnel_pool.torrent.anonymous_torrents import allowed_trackers, is_allowed_tracker, strip, tracker_rules
 
 URL = "http://tracker.example/announce?x=1"
@@ -130,6 +132,26 @@ def test_names_among_the_peers_are_left_out():
         b"peers": bytes([1, 2, 3, 4, 0, 5]),
         b"peers6": b"a" * 18 + bytes.fromhex("20010db8" + "00" * 11 + "010006"),
     }
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_where_others_find_us_is_no_peer(is_listed):
+    """libtorrent would connect to itself over the tunnels."""
+    own, another = ("1.2.3.4", 5), ("1.2.3.4", 6)
+    compact = [socket.inet_aton(host) + port.to_bytes(2, "big") for host, port in (another, own, another)]
+    peers = b"".join(compact)
+    if is_listed:
+        peers = [{b"ip": host.encode(), b"port": port} for host, port in (another, own, another)]
+    answer = decoded(rewritten(response({b"peers": peers}), URL, own))
+    assert answer[b"peers"] == 2 * compact[0]
+    assert len(decoded(rewritten(response({b"peers": peers}), URL, ("2001:db8::1", 5)))[b"peers"]) == 18
+    if not is_listed:
+        head = ANNOUNCED + b"t" * 16
+        assert without_own(head + peers, own) == head + 2 * compact[0]
+        assert without_own(head + peers[6:12], own) == head
+        assert without_own(head + b"1" + peers, own) == head + b"1" + peers  # in another place
+        assert without_own(head + peers, None) == head + peers
+        assert without_own(peers, own) == peers  # what is no answer to an announce
 
 
 def test_known_keys_alone_pass():

@@ -44,7 +44,7 @@ from tunnel_pool.torrent.announces.tracker_questions import (
     UdpTurn,
     tracker_of,
 )
-from tunnel_pool.torrent.announces.udp_trackers import Datagram
+from tunnel_pool.torrent.announces.udp_trackers import Datagram, without_own
 
 LOOK_S = 0.25
 SETTLED_S, IDLE_LOOK_S = 30.0, 2.0  # once a circuit has been the one for so long, it is looked at less often
@@ -236,7 +236,7 @@ class Announcer:
         answer = self._udp.connections.answered(circuit_id, payload)
         for question in answer.sent:
             self._send(self._udp.told(circuit_id, question))
-        return answer.for_client or Came.TAKEN
+        return tuple(without_own(each, self.outside) for each in answer.for_client) or Came.TAKEN
 
     def _send(self, sent: Iterable[Sent]) -> None:
         for circuit_id, datagram in sent:

@@ -6,6 +6,7 @@ response that was made here: known keys alone, peers as addresses alone, in the 
 
 import ipaddress
 import math
+from socket import inet_aton
 from typing import Any
 from urllib.parse import urljoin
 
@@ -13,6 +14,7 @@ import libtorrent as lt
 
 from tunnel_pool.overlay.requests.bencode import is_bencoded
 from tunnel_pool.overlay.requests.http_answers import REDIRECTIONS, read_whole
+from tunnel_pool.torrent.announces.outside import Address
 from tunnel_pool.torrent.anonymous_torrents import is_allowed_tracker
 
 LEAST_S = 30  # where a tracker does not say how often it may be asked; libtorrent takes this
@@ -33,10 +35,25 @@ class AnswerRefusedError(ValueError):
     """Says what is wrong with a response that libtorrent does not get."""
 
 
-def rewritten(response: bytes, url: str) -> bytes:
+def other_peers(peers: bytes, own: Address | None) -> bytes:
+    """Return compact IPv4 peers without our own, which is where others find us: an exit's address.
+
+    libtorrent would connect to itself over the tunnels, and count that connection among its peers until it fails.
+    """
+    if own is None or ":" in own[0]:
+        return peers
+    place = inet_aton(own[0]) + own[1].to_bytes(_PORT_BYTES, "big")
+    if place not in peers:
+        return peers
+    each = (peers[at : at + _IPV4_PEER_BYTES] for at in range(0, len(peers), _IPV4_PEER_BYTES))
+    return b"".join(peer for peer in each if peer != place)
+
+
+def rewritten(response: bytes, url: str, own: Address | None = None) -> bytes:
     """Return the HTTP response that libtorrent gets in the place of a tracker's.
 
-    `url` is what was asked for, from which a relative redirection goes on. Raises AnswerRefusedError.
+    `url` is what was asked for, from which a relative redirection goes on. `own` is where others find the torrent, by
+    IPv4, which is left out of the peers. Raises AnswerRefusedError.
     """
     try:
         answer = read_whole(response).answer()
@@ -55,7 +72,10 @@ def rewritten(response: bytes, url: str) -> bytes:
     decoded: Any = lt.bdecode(answer.body)
     if not isinstance(decoded, dict):
         raise AnswerRefusedError("not a tracker's answer")
-    return _response(b"200 OK", lt.bencode(_known(decoded)))
+    known = _known(decoded)
+    if b"peers" in known:
+        known[b"peers"] = other_peers(known[b"peers"], own)
+    return _response(b"200 OK", lt.bencode(known))
 
 
 def least_s(response: bytes) -> float | None:

@@ -22,8 +22,10 @@ from typing import Any, NamedTuple
 
 from tunnel_pool.overlay.ground.pacing import Newest
 from tunnel_pool.torrent.announces.account import Account
+from tunnel_pool.torrent.announces.outside import Address
 from tunnel_pool.torrent.announces.pace import Event
 from tunnel_pool.torrent.announces.questions import CONNECT_BYTES, CONNECT_START, LEAST_ANNOUNCE_BYTES
+from tunnel_pool.torrent.announces.tracker_answers import other_peers
 
 CONNECTION_BYTES = 8
 TRANSACTION_BYTES = 4
@@ -69,6 +71,13 @@ def answer_again(answer: bytes, transaction: bytes, left_s: float) -> bytes:
 
 
 NOBODY = ANNOUNCED + bytes(16)  # an answer without peers
+
+
+def without_own(answer: bytes, own: Address | None) -> bytes:
+    """Return what a tracker has answered, to an announce without the peer at our own address."""
+    if not answer.startswith(ANNOUNCED):
+        return answer
+    return answer[: len(NOBODY)] + other_peers(answer[len(NOBODY) :], own)
 
 
 def with_event(announce: bytes, event: Event, transaction: bytes | None = None) -> bytes:

@@ -176,7 +176,8 @@ class Dispatcher:
             response = await self._perform(tracker, turn.asked)
             if announcer is not None:
                 announcer.request_ended(tracker, turn.asked.circuit_id, is_answered=True)
-            answer = rewritten(response, _url_of(address, request))
+            own = announcer.outside if announcer is not None else None
+            answer = rewritten(response, _url_of(address, request), own)
             if announcer is not None:
                 announcer.request_answered(tracker, request, answer)
             return answer
