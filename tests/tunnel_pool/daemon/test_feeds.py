@@ -18,7 +18,8 @@ from tests.worlds.network import until, unused_host
 from tunnel_pool.bench.harness.daemon import magnet_of, network_of
 from tunnel_pool.daemon.changes.edits import Remove
 from tunnel_pool.daemon.errors import RequestError
-from tunnel_pool.daemon.feeds.model import Article, Rule
+from tunnel_pool.daemon.feeds.book import ROOM_FOR_NUMBER
+from tunnel_pool.daemon.feeds.model import MAX_NAME, Article, Rule
 from tunnel_pool.daemon.outside import client
 from tunnel_pool.daemon.storage.store import STORE_FILE
 from tunnel_pool.packet_engine import is_built
@@ -91,6 +92,26 @@ async def test_feeds_rules_and_what_was_taken_survive_a_restart(tmp_path):
             assert [(each.title, each.is_read) for each in here.feeds.articles(feed)] == [("One", True), ("Two", False)]
             assert rule.matched_s > 0
             assert len(server.asked) == 1, "it is not due yet"
+
+
+async def test_a_feed_that_its_owner_has_not_named_is_called_by_its_title(tmp_path):
+    """A title is whatever the feed says; two feeds have two names."""
+    called = {
+        "/a": ("a tracker", "a tracker"), "/b": ("a tracker", "a tracker 2"), "/c": ("a\n  long\\one", "a long/one"),
+        "/d": ("7", "127.0.0.1"), "/e": ("x" * 5000, "x" * (MAX_NAME - ROOM_FOR_NUMBER)), "/f": ("", "127.0.0.1 2"),
+    }  # fmt: skip
+    async with feed_server("127.0.0.1") as server, daemon_here(tmp_path) as here:
+        feeds = []
+        for path, (title, _) in called.items():
+            server.pages[path] = feed_of(("One", MAGNET.format(1)), title=title)
+            feeds.append(await here.feeds.add(f"http://127.0.0.1:{server.address[1]}{path}"))
+            await read(here, feeds[-1])
+        assert [feed.name for feed in feeds] == [name for _, name in called.values()]
+        await here.feeds.change(feeds[0], name="mine")
+        server.pages["/a"] = server.pages["/b"] = feed_of(title="another")
+        for feed in feeds[:2]:
+            await read_again(here, feed)
+        assert [feed.name for feed in feeds[:2]] == ["mine", "a tracker 2"]
 
 
 async def test_each_episode_is_added_once_and_the_first_rule_wins(tmp_path):
@@ -327,7 +348,7 @@ async def test_our_own_api_has_feeds_and_rules(tmp_path):
 
         await read(here, feed)
         (shown,) = await ask("GET", "feeds")
-        assert (shown["name"], shown["articles"], shown["unread"]) == (server.address[0], 1, 1)
+        assert (shown["name"], shown["articles"], shown["unread"]) == ("a tracker", 1, 1)
         refused = await ask("POST", "feeds", {"url": "http://tracker.example/rss"}, 400)
         assert "only https://" in refused["error"]
         added = await ask("POST", "feeds", {"url": "https://tracker.example/rss", "hops": 3, "interval_min": 60}, 201)

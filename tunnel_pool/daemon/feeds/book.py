@@ -1,6 +1,7 @@
 """The book of feeds, articles and rules: their owner changes them, and the store keeps them."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -20,6 +21,7 @@ from tunnel_pool.daemon.storage.store import Store
 from tunnel_pool.overlay.ground.pacing import Newest
 
 MAX_ADDED = 10_000
+ROOM_FOR_NUMBER = 4  # at the end of a name that another feed has, too
 KEPT, DAMAGED = "feeds", "feeds:damaged"
 
 logger = logging.getLogger(__name__)
@@ -99,7 +101,7 @@ class FeedBook:
     # What their owner changes
 
     async def add(self, url: str, name: str = "", hops: int | None = None, interval_min: int | None = None) -> Feed:
-        """Add a feed, which is read at once; without a name, it is called by its host."""
+        """Add a feed, which is read at once; without a name, it is called by its host, and once read by its title."""
         place, name = self._checked(url), _checked_name(name) if name else ""
         async with self._changing:
             if len(self._feeds) >= MAX_FEEDS:
@@ -110,6 +112,7 @@ class FeedBook:
                 number=self._last_number,
                 url=url,
                 name=name or self._free_name(place.url.host or "feed"),
+                is_named=bool(name),
                 hops=hops or self._hops(),
             )
             if interval_min is not None:
@@ -125,7 +128,7 @@ class FeedBook:
         if "url" in fields:
             self._checked(fields["url"])
         if "name" in fields:
-            fields["name"] = _checked_name(fields["name"])
+            fields |= {"name": _checked_name(fields["name"]), "is_named": True}
         async with self._changing:
             if feed.number not in self._feeds:
                 raise RequestError("the feed is gone")
@@ -137,6 +140,17 @@ class FeedBook:
                 setattr(feed, name, value)
             self._rules = {rule.name: rule for rule in rules}
             self.refresh(feed)
+
+    def name_by_title(self, feed: Feed) -> None:
+        """Call a feed by its title, whatever that says, where its owner has not named it; the caller keeps it."""
+        if feed.is_named or not feed.title:
+            return
+        feed.is_named = True  # by another title, it is the same feed
+        with contextlib.suppress(RequestError):
+            title = " ".join(feed.title.replace("\\", "/").split())[: MAX_NAME - ROOM_FOR_NUMBER]
+            name = _checked_name(title)
+            feed.name = ""
+            feed.name = self._free_name(name)
 
     async def remove(self, feed: Feed) -> None:
         async with self._changing:

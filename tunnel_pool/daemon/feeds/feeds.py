@@ -157,6 +157,7 @@ class Feeds(FeedBook):
         async with self._reading:
             feed.title, articles = await read_apart(fetched.body, fetched.charset)
         feed.problem, feed.failures, feed.read_s = "", 0, time.time()
+        self.name_by_title(feed)
         self._articles[feed.number] = merged(self.articles(feed), articles, place, time.time())
         await self._keep_articles(feed)
         await self._keep_all()

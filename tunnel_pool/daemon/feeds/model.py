@@ -59,6 +59,7 @@ class Feed(msgspec.Struct, kw_only=True):
     uid: str = msgspec.field(default_factory=new_uid)
     hops: int = 1  # of the circuits by which it is fetched, where it is not on this machine's own network
     interval_min: int = USUAL_INTERVAL_MIN
+    is_named: bool = True  # by its owner, or by its title; before, it is called by its host
     title: str = ""  # by which it calls itself
     asked_s: float = 0.0  # when it was asked last, since the epoch
     read_s: float = 0.0  # when it last answered
