@@ -1,5 +1,6 @@
 """Reads what a user may name a torrent by: a .torrent file, a magnet link (BEP 9), an infohash."""
 
+import logging
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,8 @@ import libtorrent as lt
 from tunnel_pool.system.errors import UserError
 from tunnel_pool.torrent.links import is_link, links_in
 from tunnel_pool.torrent.tracker_urls import mend, tiers_of_link, tiers_of_metainfo
+
+logger = logging.getLogger(__name__)
 
 MAX_TORRENT_FILE_BYTES = 64 << 20
 MAX_LINK_PEERS = 100  # the most x.pe of a magnet link, which may be as long as it likes
@@ -150,9 +153,23 @@ def make_torrent(
 def new_creator(source: Path, piece_bytes: int = 0, hybrid: bool = False) -> lt.create_torrent:
     """Return libtorrent's creator of a torrent of a file or folder.
 
-    Raises RuntimeError, and UserError when there is nothing in it.
+    Symbolic links below it are left out, which may lead anywhere, also back above it, and so are pipes and devices,
+    which have no end. Raises RuntimeError, and UserError when there is nothing in it.
     """
-    files = lt.list_files(str(source))
+    left_out: list[str] = []
+
+    def is_part(path: str) -> bool:
+        mode = Path(path).lstat().st_mode
+        if path == str(source) or stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+            return True
+        left_out.append(path)
+        return False
+
+    files = lt.list_files(str(source), is_part)
+    if left_out:
+        logger.warning(
+            "%d symbolic links and the like are no part of the torrent, %s for one", len(left_out), min(left_out)
+        )
     if not any(file.size for file in files):
         raise UserError(f"cannot seed {source}: there is nothing in it")
     return lt.create_torrent(files, piece_bytes, 0 if hybrid else lt.create_torrent.v1_only)

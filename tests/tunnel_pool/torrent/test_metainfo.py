@@ -1,3 +1,5 @@
+import os
+
 import libtorrent as lt
 import pytest
 
@@ -8,6 +10,7 @@ from tunnel_pool.torrent.metainfo import (
     MAX_TRACKERS,
     MAX_WEB_SEEDS,
     infohash_of,
+    make_torrent,
     parse_torrent,
     read_metainfo,
     read_resume,
@@ -93,6 +96,23 @@ def test_a_torrent_has_no_more_pieces_after_a_restart(tmp_path):
     assert pieces % 8
     parameters.have_pieces = [True] * pieces
     assert list(read_resume(lt.write_resume_data_buf(parameters)).have_pieces) == [True] * pieces
+
+
+def test_links_and_pipes_are_no_part_of_a_torrent(tmp_path, caplog):
+    folder = tmp_path / "named"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "sub" / "own").write_bytes(b"own")
+    (tmp_path / "private").write_bytes(b"private")
+    (folder / "link").symlink_to(tmp_path / "private")
+    (folder / "folder").symlink_to("sub")
+    (folder / "gone").symlink_to("nothing")
+    os.mkfifo(folder / "pipe")
+    (tmp_path / "other name").symlink_to(folder)
+    for source in (folder, tmp_path / "other name"):  # what is named itself may be a link
+        layout = read_metainfo(make_torrent(source, lambda *_: None)).ti.layout()
+        paths = [layout.file_path(index) for index in range(layout.num_files())]
+        assert paths == [f"{source.name}/sub/own"]
+    assert f"4 symbolic links and the like are no part of the torrent, {folder}/folder for one" in caplog.text
 
 
 def metainfo_of(**more):
