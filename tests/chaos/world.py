@@ -254,7 +254,7 @@ async def disturb(world, faults):
     finally:
         await world.stop_acting(acting)
     refused = [message for owner in world.owners for message in owner.refusals if TO_REPORT.search(message)]
-    assert not refused, refused
+    assert not refused, (refused, world.running.lines[-20:])
     return counts
 
 

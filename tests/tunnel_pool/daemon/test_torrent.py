@@ -1,5 +1,7 @@
 """Tests torrents that libtorrent reports incompletely: they must not break an answer about all torrents."""
 
+import time
+
 import libtorrent as lt
 import pytest
 
@@ -44,3 +46,19 @@ def test_a_web_seed_that_is_no_text_is_not_shown(session, tmp_path):
     link.save_path = str(tmp_path)
     handle = session.add_torrent(link)
     assert FIELDS["webseeds"](torrent_of(handle, handle.status())) == []
+
+
+def test_the_files_are_known_while_libtorrent_lets_go_of_a_torrent(session, tmp_path):
+    """A status leads to the metadata only as long as libtorrent has the torrent; its threads end that at any moment."""
+    parameters = lt.load_torrent_buffer(make_torrent(tmp_path, "some", {"a": 30000, "b": 50000}))
+    parameters.save_path = str(tmp_path)
+    handle = session.add_torrent(parameters)
+    torrent = torrent_of(handle, handle.status())
+    del parameters  # which has the metadata, too
+    session.remove_torrent(handle)
+    deadline_s = time.monotonic() + 30
+    while handle.is_valid():
+        assert time.monotonic() < deadline_s
+        session.wait_for_alert(100)
+        session.pop_alerts()
+    assert (torrent.layout.num_files(), torrent.file_indexes()) == (2, [0, 1])

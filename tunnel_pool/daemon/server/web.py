@@ -3,7 +3,6 @@
 import hmac
 import logging
 import secrets
-import traceback
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from tunnel_pool.daemon.server.transmission.methods import Methods
 from tunnel_pool.daemon.server.transmission.session import RPC_VERSION_SEMVER
 from tunnel_pool.node.metrics import CONTENT_TYPE, exposition
 from tunnel_pool.overlay.ground.config import HostPort
+from tunnel_pool.system.errors import kind_of
 from tunnel_pool.system.proxies import Network
 from tunnel_pool.system.web_guard import keep_browser_rules
 
@@ -82,8 +82,7 @@ def _guard(options: Callable[[], WebOptions], entrance: Entrance) -> Middleware:
         except web.RequestPayloadError:
             raise web.HTTPBadRequest(text="the body is not in the Content-Encoding that it says it is in\n") from None
         except Exception as error:
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            logger.error("A request failed unexpectedly: %s (%s:%d)", type(error).__name__, place.name, place.lineno)
+            logger.error("A request failed unexpectedly: %s", kind_of(error))
             logger.debug("The traceback of the failure", exc_info=True)
             raise web.HTTPInternalServerError(text="unexpected error, please report it\n") from None
 

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Coroutine
 
 from tunnel_pool.daemon.storage.store import StoreError
+from tunnel_pool.system.errors import kind_of
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ class Background:
             except (StoreError, OSError) as error:
                 logger.warning("The state of a torrent was not saved: %s", error)
             except Exception as error:
-                logger.error("Work on a torrent failed unexpectedly: %s", type(error).__name__)
+                logger.error("Work on a torrent failed unexpectedly: %s", kind_of(error))
                 logger.debug("The traceback of the failure", exc_info=True)
 
         task = asyncio.get_running_loop().create_task(guarded())

@@ -13,6 +13,7 @@ import libtorrent as lt
 from tunnel_pool.daemon.torrents.torrent import Torrent
 from tunnel_pool.overlay.ground.pacing import Newest
 from tunnel_pool.sandbox.lockdown import Lockdown
+from tunnel_pool.system.errors import kind_of
 from tunnel_pool.torrent.announces.account import Account
 from tunnel_pool.torrent.sessions.libtorrent_session import LibtorrentSession
 
@@ -178,7 +179,7 @@ class DaemonSession(LibtorrentSession[Torrent]):
             try:
                 self._handle(alert)
             except Exception as error:
-                logger.error("An alert of libtorrent could not be handled: %s", type(error).__name__)
+                logger.error("An alert of libtorrent could not be handled: %s", kind_of(error))
                 logger.debug("The traceback of the failure", exc_info=True)
             if time.monotonic() >= turn_ends_s:
                 await asyncio.sleep(0)

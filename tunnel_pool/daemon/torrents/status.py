@@ -21,21 +21,23 @@ class Seen(NamedTuple):
     is_private: bool
     hash_string: str  # by which others know it: v1's if it has one
     swarms: frozenset[bytes]  # the hidden ones that it could be in: that of v2's hash is known once the metadata is
+    info: lt.torrent_info | None  # which a status has no more once libtorrent has let go of the torrent
 
     @staticmethod
     def of(status: lt.torrent_status, now_s: float, before: "Seen | None", infohash: str) -> "Seen":
         """Make it of a new status, and of what was known before; `infohash`, in hex, is its record's."""
         summary = StatusSummary.of(status)
-        if before is not None and (before.summary.has_metadata or not summary.has_metadata):
+        if before is not None and (before.info is not None or not summary.has_metadata):
             return before._replace(status=status, at_s=now_s, summary=summary)
-        hashes = status.info_hashes
+        hashes, info = status.info_hashes, status.torrent_file if summary.has_metadata else None
         return Seen(
             status,
             now_s,
             summary,
-            summary.has_metadata and status.torrent_file is not None and status.torrent_file.priv(),
+            info is not None and info.priv(),
             str(hashes.v1) if hashes.has_v1() else infohash,
             frozenset(map(lookup_hash, hidden_hashes_of(hashes))),
+            info,
         )
 
 

@@ -128,6 +128,7 @@ class Torrent(TorrentView):
         """Be in a session that counts from 0 what it moves."""
         self.handle, self.selections, self.waiting.is_writing = handle, 0, False
         self.counted = Counted(self.totals)
+        self.seen = self.seen._replace(info=None)  # which the new session has for itself
         self.update(handle.status())
         self.happened(Event.HANDED_OVER)
         self.apply_limits()

@@ -239,7 +239,7 @@ class TorrentView:
     @property
     def info(self) -> lt.torrent_info | None:
         """Return the metadata, None until it is known."""
-        return self.status.torrent_file if self.summary.has_metadata else None
+        return self.seen.info
 
     @property
     def layout(self) -> lt.file_storage | None:

@@ -9,6 +9,7 @@ from tunnel_pool.daemon.errors import RequestError
 from tunnel_pool.daemon.server.transmission.methods import Methods
 from tunnel_pool.daemon.server.transmission.names import CLASSIC_RESULTS, camel, kebab, renamed, snake
 from tunnel_pool.daemon.storage.store import StoreError
+from tunnel_pool.system.errors import kind_of
 
 # jsonrpc.org/specification 5.1
 INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32600, -32601, -32602, -32603
@@ -105,6 +106,6 @@ async def _run(methods: Methods, name: object, arguments: object) -> tuple[str, 
     except StoreError as error:
         raise _CannotError(INTERNAL_ERROR, f"the change could not be saved: {error}") from None
     except Exception as error:
-        logger.error("A request failed unexpectedly: %s", type(error).__name__)
+        logger.error("A request failed unexpectedly: %s", kind_of(error))
         logger.debug("The traceback of the failure", exc_info=True)
         raise _CannotError(INTERNAL_ERROR, "unexpected error, please report it") from None
