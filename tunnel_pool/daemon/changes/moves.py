@@ -177,9 +177,9 @@ class Moves:
         before, was_aside = torrent.record.folder, torrent.record.has_own_folder
         fields: dict[str, Any] = {"folder": folder, "moving_to": "", "folder_when_done": ""}
         try:
-            if torrent.record.is_incoming:  # nothing is in that folder, if it has not run, before a kill either
-                has_begun = torrent.has_run or torrent.summary.total_done
-                fields["untouched"] = not (has_begun or await asyncio.to_thread(_is_any_there, torrent, before))
+            is_incoming = torrent.record.is_incoming
+            # Nothing is in that folder if it has not run, before a kill either.
+            was_there = is_incoming and await asyncio.to_thread(_is_any_there, torrent, before)
             try:
                 torrent.handle.move_storage(folder, lt.move_flags_t.fail_if_exist)
                 await moved
@@ -190,7 +190,11 @@ class Moves:
                 await asyncio.to_thread(_undo, torrent, before, folder)
                 fields = {"moving_to": ""}
             async with library.records.changing:
+                if is_incoming and "folder" in fields:
+                    fields["untouched"] = not (was_there or torrent.has_run or torrent.summary.total_done)
                 await library.records.put_with_resume(torrent, **fields)
+                if torrent.record.untouched and torrent.has_run:  # its turn has come meanwhile
+                    await library.records.put(torrent, untouched=False)
                 library.paths.note(torrent)
         except StoreError as error:
             torrent.happened(Event.FAILED, f"where it was moved to is not kept: {error}; move it again")
