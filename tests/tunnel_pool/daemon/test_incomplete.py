@@ -246,7 +246,7 @@ async def test_a_kill_between_the_last_piece_and_the_move_costs_nothing(seeder, 
             return (await rpc.call("torrent_get", {"fields": fields}))["torrents"]
 
         async with asyncio.timeout(30):  # it is whole once the move is told of
-            while await shown() != [{"percent_done": 1.0, "error_string": "", "download_dir": str(own)}]:
+            while await shown() != [{"percent_done": 1.0, "error_string": "", "download_dir": str(own)}]:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
 
