@@ -193,7 +193,7 @@ class Moves:
                 if is_incoming and "folder" in fields:
                     fields["untouched"] = not (was_there or torrent.has_run or torrent.summary.total_done)
                 await library.records.put_with_resume(torrent, **fields)
-                if torrent.record.untouched and torrent.has_run:  # its turn has come meanwhile
+                if is_incoming and torrent.record.untouched and torrent.has_run:  # its turn has come meanwhile
                     await library.records.put(torrent, untouched=False)
                 library.paths.note(torrent)
         except StoreError as error:
