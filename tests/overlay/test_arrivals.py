@@ -4,33 +4,25 @@ import socket
 
 import pytest
 
-from tests.worlds.network import EXIT_FLAGS, Echo, dht_like, make_config, opened, until, unused_host
+from tests.worlds.device_world import reaches_the_echo
+from tests.worlds.network import EXIT_FLAGS, Echo, make_config, opened, unused_host
 from tunnel_pool.overlay.ground.config import HostPort
 from tunnel_pool.overlay.wire import udp
 from tunnel_pool.overlay.wire.udp import Arrivals, arrivals_of, bind_udp
 
 ANYWHERE = "0.0.0.0"
-NOWHERE = (ANYWHERE, 0)
 
 
 @pytest.mark.usefixtures("engine")
 async def test_a_node_answers_from_the_address_that_it_was_asked_at():
-    """By its routes it would answer from 127.0.0.1, which is nobody whom the other knows."""
+    """By its routes the node would answer from 127.0.0.1, an address that the other has not asked."""
     async with opened(make_config(EXIT_FLAGS, host=ANYWHERE, allow_private=True)) as (node,):
         asked = HostPort(unused_host(), node.endpoint.get_address()[1])
         async with opened(make_config(frozenset(), [asked])) as (client,):
             client.settings.max_circuits = 2
             client.build_tunnels(1)
             with Echo() as echo:
-                answers = []
-                client.on_raw_data = lambda circuit, origin, data: answers.append(data)
-
-                def has_answered():
-                    for circuit in client.find_circuits(hops=1):
-                        client.send_data(circuit.hop.address, circuit.circuit_id, echo.address, NOWHERE, dht_like(b"x"))
-                    return answers
-
-                await until(has_answered)
+                await reaches_the_echo(client, echo)
             assert {circuit.hop.address for circuit in client.find_circuits()} == {tuple(asked)}
 
 

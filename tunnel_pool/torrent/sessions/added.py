@@ -39,7 +39,7 @@ class Added:
     home: Path | None = None  # where its files go once they are known; until then they have a folder of their own
     moved: "asyncio.Future[None] | None" = None  # to be there
     is_unjudged: bool = False  # whether files at its places have yet to be found to be its own: nothing of it is saved
-    is_unwritten: bool = False  # whether libtorrent has some of what it has downloaded in memory alone
+    is_writing: bool = False  # whether libtorrent has some of what it has downloaded in memory alone
     checked: asyncio.Event = field(default_factory=asyncio.Event)  # set once libtorrent knows what is there
 
     @property

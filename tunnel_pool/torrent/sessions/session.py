@@ -289,8 +289,8 @@ class TorrentSession(LibtorrentSession[Added]):
                     self._torrents[alert.handle].checked.set()
                 case "torrent_finished_alert":
                     self._on_finished(self._torrents[alert.handle])
-                case "cache_flushed_alert" if self._torrents[alert.handle].is_unwritten:
-                    self._torrents[alert.handle].is_unwritten = False
+                case "cache_flushed_alert" if self._torrents[alert.handle].is_writing:
+                    self._torrents[alert.handle].is_writing = False
                     self._on_statuses([alert.handle.status()])
                 case "listen_succeeded_alert":
                     self._listening(alert)
@@ -301,7 +301,7 @@ class TorrentSession(LibtorrentSession[Added]):
 
     def _on_finished(self, torrent: Added) -> None:
         """Have written what libtorrent has in memory alone: it tells of the end before."""
-        torrent.is_unwritten = True
+        torrent.is_writing = True
         torrent.handle.flush_cache()
         self._request_save(torrent)
 
@@ -347,10 +347,7 @@ class TorrentSession(LibtorrentSession[Added]):
                 download_bytes_per_s=status.download_payload_rate,
                 peers=status.num_peers,
                 knows_peers=status.list_peers > 0,
-                finished=status.has_metadata
-                and status.is_finished
-                and torrent.home is None
-                and not torrent.is_unwritten,
+                finished=status.has_metadata and status.is_finished and torrent.home is None and not torrent.is_writing,
                 hidden_hashes=tuple(hidden_hashes_of(status.info_hashes)),
             )
             self._tell_changed()
